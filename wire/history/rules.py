@@ -92,9 +92,9 @@ RULES: Final[dict[str, HistoryRule]] = {
             ),
             (
                 "fenced-writer",
-                "an append on an older connection of a writer is not acknowledged after its set-up on a newer one",
-                f"{_APPENDS}: a later set-up supersedes the writer's state",
-                "a writer is set up on connection 2, and connection 1 then acknowledges an append that it sent later",
+                "a connection's append is not acknowledged after another connection of its writer has stored one",
+                f"{_APPENDS}: an append names the writer's last event number, which must be the stored one",
+                "a writer is set up on connections 1 and 2, stores an event on 2, and then one on 1",
             ),
             (
                 "key-order",
@@ -115,7 +115,7 @@ RULES: Final[dict[str, HistoryRule]] = {
             ),
             (
                 "inconsistent-offsets",
-                "an offset of a segment always holds the same byte",
+                "an offset of a segment always holds the same byte, also by the length of an acknowledgement",
                 f"{_REQUESTS}: segments are append-only",
                 "offset 100 is read as “a”, and later as “b”",
                 "inconsistent-offsets",

@@ -35,6 +35,14 @@ def hashes_of(data: bytes) -> list[int] | None:
     return hashes if end == size and hashes else None
 
 
+def end_of(data: bytes, count: int) -> int:
+    """Returns where the first `count` events end; there are as many."""
+    at = 0
+    for _ in range(count):
+        at += EVENT_HEADER_BYTES + int(_header.unpack_from(data, at)[1])
+    return at
+
+
 def _split(data: bytes, base: int, offsets: list[int], hashes: list[int]) -> tuple[int, int]:
     """Adds offset and hash of each whole event; returns where they end, and the bytes that the next event needs.
 
@@ -55,31 +63,32 @@ def _split(data: bytes, base: int, offsets: list[int], hashes: list[int]) -> tup
 
 
 class PlaceList:
-    """Places in 40 bytes each."""
+    """Places in 32 bytes each."""
 
     def __init__(self) -> None:
+        self._file: str | None = None
         self._files: list[str] = []
+        self._firsts: list[int] = []
+        """The index of the first place of each file."""
         self._numbers = array("q")
 
     def add(self, place: Place) -> int:
         """Adds a place; returns its index."""
-        files = self._files
-        if not files or files[-1] != place[0]:
-            files.append(place[0])
-        index = len(self._numbers)
-        self._numbers.extend((len(files) - 1, place[1], place[2], place[3], place[4]))
-        return index // 5
+        numbers = self._numbers
+        index = len(numbers) >> 2
+        if place[0] != self._file:
+            self._file = place[0]
+            self._files.append(place[0])
+            self._firsts.append(index)
+        numbers.extend(place[1:])
+        return index
 
     def __getitem__(self, index: int) -> Place:
-        file, *numbers = self._numbers[index * 5 : index * 5 + 5]
-        return Place(self._files[file], *numbers)
-
-    def time_of(self, index: int) -> int:
-        """Returns the time of a place, in ns since 1970."""
-        return self._numbers[index * 5 + 4]
+        file = self._files[bisect_right(self._firsts, index) - 1]
+        return Place(file, *self._numbers[index * 4 : index * 4 + 4])
 
 
-class Span:
+class ReadSpan:
     """Events that were read without a hole. reads, places: offsets, and the reads that brought the bytes from there."""
 
     __slots__ = ("end", "hashes", "offsets", "places", "reads", "start")
@@ -96,7 +105,7 @@ class Span:
         self.places.append(place)
         self.end = end
 
-    def join(self, follower: Span) -> None:
+    def join(self, follower: ReadSpan) -> None:
         """Adds the span that starts at the end of this one."""
         for name in ("offsets", "hashes", "reads", "places"):
             getattr(self, name).extend(getattr(follower, name))
@@ -129,7 +138,7 @@ class Contents:
     """
 
     def __init__(self) -> None:
-        self.spans: list[Span] = []
+        self.spans: list[ReadSpan] = []
         self.foreign: dict[int, int] = {}
         self._starts: list[int] = []
         self._rests: dict[int, _Rest] = {}
@@ -183,7 +192,7 @@ class Contents:
         if len(self._rests) > _MOST_RESTS:
             del self._rests[next(iter(self._rests))]
 
-    def _span(self, offset: int) -> Span | None:
+    def _span(self, offset: int) -> ReadSpan | None:
         index = bisect_right(self._starts, offset) - 1
         return self.spans[index] if index >= 0 and offset <= self.spans[index].end else None
 
@@ -207,7 +216,7 @@ class Contents:
                 at += len(known)
                 continue
             if span is None:
-                span = Span(offset)
+                span = ReadSpan(offset)
                 self._insert(span)
             index = bisect_right(self._starts, span.start)
             follower = self.spans[index] if index < len(self.spans) else None
@@ -221,12 +230,12 @@ class Contents:
             at = upto
         return differing
 
-    def _insert(self, span: Span) -> None:
+    def _insert(self, span: ReadSpan) -> None:
         index = bisect_right(self._starts, span.start)
         self._starts.insert(index, span.start)
         self.spans.insert(index, span)
 
-    def certain(self, boundaries: Iterable[Iterable[int]]) -> Iterator[Span]:
+    def certain(self, boundaries: Iterable[Iterable[int]]) -> Iterator[ReadSpan]:
         """Yields the spans that start at offset 0, or at one of the offsets at which events are known to start."""
         starts = {start for start in self._starts if start}
         known = {0}.union(*(starts.intersection(offsets) for offsets in boundaries)) if starts else {0}

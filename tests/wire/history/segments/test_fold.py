@@ -9,7 +9,7 @@ import pytest
 
 from segstore.wire.history import RULES
 from segstore.wire.names import transaction_name, transient_name
-from tests.wire.history.segment_histories import SEGMENT, History, event, events
+from tests.wire.history.segments.support import SEGMENT, History, event, events
 
 ONE, TWO = UUID(int=1), UUID(int=2)
 T1, T2 = transaction_name(SEGMENT, ONE), transaction_name(SEGMENT, TWO)
@@ -59,10 +59,14 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
         [
             new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).send(3, "c").ack(3, 27).read(0, "a c"),
             new().send(1, "a").send(2, "b").send(3, "c").ack(3, 27).read(0, "a c"),
-            later().send(8, "a").ack(8, 109).send(9, "b").ack(9, 118).read(100, "a x"),
-            merge(ab(new().send(1, "x").ack(1, 9)), T1, 27).send(2, "y").ack(2, 36).read(0, "x y y y"),
+            later().send(8, "a").ack(8, 109).send(10, "b c").ack(10, 127).read(100, "a c"),
+            merge(ab(new().send(1, "x").ack(1, 9)), T1, 27).send(3, "y z").ack(3, 45).read(0, "x y z"),
         ],
-        [new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).read(0, "a b"), new().send(1, "a").ack(1, 9).refuse(2)],
+        [
+            new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).read(0, "a b"),
+            new().send(1, "a").ack(1, 9).refuse(2),
+            History().set_up().send(1, "a").ack(1, 9).send(3, "b c").send(4, "c d").ack(4, 36).read(0, "a b c d"),
+        ],
         [
             new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).read(0, "a"),
             later().send(8, "a").ack(8, 109).read(109, "b"),
@@ -72,10 +76,10 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
     "duplicate": (
         [
             new().send(1, "a").set_up(on=2).send(1, "a", on=2).ack(1, 18, on=2).read(0, "a a"),
-            History().set_up().send(2, "a b").ack(2, 36).read(0, "a b a b"),
+            History().set_up().send(1, "a").ack(1, 9).send(2, "b").ack(2, 27).read(0, "a b b"),
             later().change("described", offset=100).send(8, "a").send(8, "a").ack(8, 118).read(100, "a a"),
             new().send(1, "a").send(2, "a").ack(2, 27).read(0, "a a a"),
-            large(large(new(), L1, LARGE[:5], LARGE[5:], merged=None), L2, LARGE, merged=26).read(0, "large large"),
+            large(large(new(), L1, LARGE[:9], LARGE[9:], merged=None), L2, LARGE, merged=26).read(0, "large large"),
         ],
         [
             new().send(1, "a").send(2, "a").ack(2, 18).read(0, "a a"),
@@ -83,7 +87,10 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             large(large(new(), L1, LARGE, merged=None), L2, LARGE, merged=13).read(0, "large"),
             large(large(new(), L1, LARGE, merged=13), L2, LARGE, merged=26).read(0, "large large"),
         ],
-        [later().send(8, "a").ack(8, 118).read(100, b"").read(0, "x a a"), later().send(8, "a b").read(0, "a a b")],
+        [
+            later().send(8, "a").ack(8, 118).read(100, b"").read(0, "x a a"),
+            History().set_up().send(2, "a b").ack(2, 36).read(0, "a b a b"),
+        ],
     ),
     "reordered": (
         [new().send(1, "a").send(2, "b").ack(2, 18).read(0, "b a"), new().send(2, "a b").ack(2, 18).read(0, "b a")],

@@ -2,19 +2,17 @@
 
 Acknowledgements are judged when they come, and what is stored at the end: see `stored`.
 
-Invariants: a place is before another only if the same file says so, or the time: clocks of several files may differ by
-less than the time between them. Of equal events of a segment only the number is judged. Payloads are not held, except
-for the chunks of large events until they are merged.
+Invariants: only places of one file have an order, since the clocks of two files may differ. Of equal events of a
+segment only the number is judged. Payloads are not held, except for the chunks of large events until they are merged.
 
 Not judged here: whether a reader skips or goes back. A connection may serve several readers, and readers may seek.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from segstore.wire.history.contents import PlaceList, hashes_of
 from segstore.wire.history.facts import (
     Acked,
     Broken,
@@ -30,12 +28,13 @@ from segstore.wire.history.facts import (
     SetUp,
     Transaction,
 )
-from segstore.wire.history.segment_state import SegmentState, is_before
-from segstore.wire.history.stored import judge_stored
-from segstore.wire.history.written import NONE, Link, Written
+from segstore.wire.history.segments.contents import PlaceList, end_of, hashes_of
+from segstore.wire.history.segments.state import SegmentState, is_before
+from segstore.wire.history.segments.stored import judge_stored
+from segstore.wire.history.segments.written import NONE, Link, Written
 
-Findings = Iterable[Broken | Open]
-_NOTHING: Final[tuple[Broken, ...]] = ()
+Findings = Sequence[Broken]
+_NOTHING: Final[Findings] = ()
 
 
 class SegmentFold:
@@ -52,7 +51,7 @@ class SegmentFold:
         self._places = PlaceList()
         self._segments: dict[str, SegmentState] = {}
 
-    def see(self, fact: Fact) -> Findings:
+    def see(self, fact: Fact) -> Iterable[Broken | Open]:
         """Takes the next fact."""
         value = fact.value
         kind = type(value)
@@ -76,7 +75,7 @@ class SegmentFold:
             self._lost(value)
         return _NOTHING
 
-    def end(self) -> Findings:
+    def end(self) -> Iterable[Broken | Open]:
         """Yields what only the whole history shows."""
         return judge_stored(self.key, self._places, self._segments)
 
@@ -94,19 +93,20 @@ class SegmentFold:
     # --- writers ------------------------------------------------------------------------------------------------------
 
     def _sent(self, place: Place, sent: Sent) -> Findings:
-        segment = self._segment(sent.segment)
-        writer = segment.writer(sent.writer)
-        link = writer.link(place)
-        last, count = sent.last, sent.count
-        link.sent = max(link.sent, last)
-        if sent.data is None:
+        name, writer_name, last, count, data, expected = sent
+        segment = self._segments.get(name) or self._segment(name)
+        writer = segment.writers.get(writer_name) or segment.writer(writer_name)
+        link = writer.links.get((place[0], place[3])) or writer.link(place)
+        if last > link.sent:
+            link.sent = last
+        if data is None:
             writer.unknown = True
             return _NOTHING
-        hashes = hashes_of(sent.data)
+        hashes = hashes_of(data)
         if hashes is None:
-            hashes = [hash(sent.data)]
+            hashes = [hash(data)]
             segment.is_raw = True
-        broken = []
+        broken: list[Broken] = []
         first_number = last - count + 1
         if link.set_ups == 1 and first_number <= link.stored:
             text = f"the set-up answered {link.stored}, and the writer sends event {first_number} again"
@@ -124,14 +124,14 @@ class SegmentFold:
             if len(hashes) != count:
                 writer.unknown = True
                 return broken
-            hashes, count = hashes[old:], count - old
-            size = 0
+            hashes, count, size = hashes[old:], count - old, len(data) - end_of(data, old)
         else:
-            size = len(sent.data)
-            segment.take_chunk(sent.data)
-        if sent.expected is not None and sent.expected >= 0:
-            writer.expected[len(writer.lasts)] = sent.expected
-        writer.add(last, count, hashes, size, segment.length, self._places.add(place))
+            size = len(data)
+            if segment.is_transient:
+                segment.take_chunk(data)
+        if expected is not None and expected >= 0:
+            writer.expected[len(writer.lasts)] = expected
+        writer.add(last, count, hashes, size, segment.low(place), self._places.add(place))
         return broken
 
     def _set_up(self, place: Place, set_up: SetUp) -> Findings:
@@ -142,23 +142,19 @@ class SegmentFold:
         link.set_up, link.stored = place, max(link.stored, set_up.stored)
         link.acked, link.length = NONE, -1
         broken: Findings = _NOTHING
-        if writer.latest is not None and writer.stored > set_up.stored and is_before(writer.latest[2], set_up.asked):
-            text = (
-                f"event {writer.stored} of writer {writer.name} was stored, and a later set-up answers {set_up.stored}"
-            )
-            broken = [
-                self._broken(
-                    "ack-backwards", text, writer.latest[2], place, expected=writer.stored, actual=set_up.stored
-                )
-            ]
+        acked = writer.acked[-1] if writer.acked else NONE
+        if writer.latest is not None and acked > set_up.stored and is_before(writer.latest[2], set_up.asked):
+            text = f"event {acked} of writer {writer.name} was acknowledged, and a later set-up answers {set_up.stored}"
+            places = writer.latest[2], place
+            broken = [self._broken("ack-backwards", text, *places, expected=acked, actual=set_up.stored)]
         writer.stored = max(writer.stored, set_up.stored)
         return broken
 
     def _acked(self, place: Place, acked: Acked) -> Findings:
-        segment = self._segment(acked.segment)
-        writer = segment.writer(acked.writer)
-        link = writer.link(place)
-        number, length, asked = acked.number, acked.length, acked.asked
+        _, writer_name, number, length, store, asked = acked
+        segment = self._segments.get(acked.segment) or self._segment(acked.segment)
+        writer = segment.writers.get(writer_name) or segment.writer(writer_name)
+        link = writer.links.get((place[0], place[3])) or writer.link(place)
         broken: list[Broken] = []
         if number < link.acked:
             text = f"event {number} of writer {writer.name} is acknowledged after event {link.acked}"
@@ -167,20 +163,25 @@ class SegmentFold:
             text = f"event {number} of writer {writer.name} is acknowledged, and the last one sent is {link.sent}"
             broken.append(self._broken("ack-beyond", text, asked, place, expected=link.sent, actual=number))
         if asked is not None:
-            broken += self._fenced(writer, link, place, asked)
+            latest = writer.latest
+            if latest is not None and latest[0] is not link:
+                broken += self._fenced(writer, link, place, asked)
             if segment.sealed is not None and is_before(segment.sealed, asked):
                 text = f"an append that was sent after the seal of {segment.name} is acknowledged at length {length}"
                 broken.append(self._broken("append-after-seal", text, segment.sealed, asked, place, actual=length))
             writer.latest = link, asked, place
         if length >= 0:
             broken += self._length(segment, writer, link, place, acked)
-        if number > writer.stored or not writer.acked or number > writer.acked[-1]:
+        if not writer.acked or number > writer.acked[-1]:
             writer.acked.append(number)
             writer.lengths.append(length)
             writer.acks.append(self._places.add(place))
-            writer.stores.append(segment.store(acked.store))
-        link.acked, writer.stored = max(link.acked, number), max(writer.stored, number)
-        return broken
+            writer.stores.append(segment.store(store))
+        if number > link.acked:
+            link.acked = number
+        if number > writer.stored:
+            writer.stored = number
+        return broken or _NOTHING
 
     def _fenced(self, writer: Written, link: Link, place: Place, asked: Place) -> Findings:
         """A connection knows the last number that it stored itself. The store compares it with the last number that the
@@ -196,11 +197,11 @@ class SegmentFold:
     def _length(self, segment: SegmentState, writer: Written, link: Link, place: Place, acked: Acked) -> Findings:
         """Judges the length that an acknowledgement names: that of the segment after the last append it covers."""
         length, index = acked.length, writer.append_of(acked.number)
-        broken: list[Broken] = []
-        low = link.length
+        low, broken = link.length, []
         if index >= 0 and acked.asked is not None:
-            low = max(low, writer.lows[index])
-            expected = writer.expected.get(index)
+            if writer.lows[index] > low:
+                low = writer.lows[index]
+            expected = writer.expected.get(index) if writer.expected else None
             if expected is not None and length - writer.sizes[index] != expected:
                 start = length - writer.sizes[index]
                 text = f"a conditional append names offset {expected}, and is stored at {start}"
@@ -222,7 +223,8 @@ class SegmentFold:
                     "append-after-seal", text, segment.final_place, place, expected=segment.final, actual=length
                 )
             )
-        link.length = max(link.length, length)
+        if length > link.length:
+            link.length = length
         segment.grow(length, place, acked.store)
         return broken
 
@@ -280,7 +282,7 @@ class SegmentFold:
             segment.sealed = place
         return _NOTHING
 
-    def _changed(self, place: Place, changed: Changed) -> Findings:
+    def _changed(self, place: Place, changed: Changed) -> Iterable[Broken | Open]:
         segment = self._segment(changed.segment)
         match changed.what:
             case "created":
@@ -298,10 +300,10 @@ class SegmentFold:
                 return self._described(segment, place, changed)
         return _NOTHING
 
-    def _created(self, segment: SegmentState) -> Findings:
+    def _created(self, segment: SegmentState) -> Iterable[Broken | Open]:
         """A segment that is created again under its name begins from scratch."""
         broken: list[Broken | Open] = []
-        if segment.name == self.key.name and segment.deleted is not None:
+        if segment.name == self.key.name and (segment.is_created or segment.deleted is not None):
             broken += self.end()
             self._start()
             segment = self._segment(segment.name)

@@ -20,10 +20,10 @@ from heapq import heappop, heappush
 from itertools import chain, pairwise
 from typing import Final
 
-from segstore.wire.history.contents import PlaceList
 from segstore.wire.history.facts import Broken, Key, Open, Place
-from segstore.wire.history.segment_state import SegmentState, is_before
-from segstore.wire.history.written import Written
+from segstore.wire.history.segments.contents import PlaceList
+from segstore.wire.history.segments.state import SegmentState, is_before
+from segstore.wire.history.segments.written import Written
 from segstore.wire.names import SegmentName
 
 Findings = Iterator[Broken | Open]
@@ -116,11 +116,10 @@ class _Comparison:
             for written in writers:
                 total = self._add(total, written.hashes, written, part)
         self._bases = [source.base for source in self._sources]
-        self._total = total
         self._found = array("q", [_MISSING]) * total
         self._unknown: list[int] = []
         self._equal: dict[int, list[int]] = {}
-        """The hash of events that were sent several times → their indexes; where they were read."""
+        """The hash of events that were sent several times → their indexes."""
         self._equal_offsets: dict[int, list[int]] = {}
         self._displaced_events: list[Broken] = []
         self._copies: dict[int, list[int]] = {}
@@ -133,21 +132,25 @@ class _Comparison:
     def findings(self) -> Findings:
         """Yields all that the contents show."""
         segment = self._segment
-        acknowledged = sum(bisect_right(written.numbers, written.stored) for written in segment.writers.values())
+        stored = (segment, *(part for part in self._parts if part.is_committed))
+        writers = (written for state in stored for written in state.writers.values())
+        acknowledged = sum(bisect_right(written.numbers, written.stored) for written in writers)
         if not segment.contents.spans and not segment.contents.foreign:
-            if acknowledged and not segment.is_transient:
+            if acknowledged and segment.name == self._key.name:
                 yield Open("lost-write", self._key, UNREAD, acknowledged)
             return
         if segment.is_raw or any(part.is_raw and not part.is_transient for part in self._parts):
             yield Open("garbage-read", self._key, NO_HEADERS)
             return
-        lengths = [written.lengths for written in segment.writers.values()]
+        lengths = [known for written in segment.writers.values() for known in (written.lengths, written.first_start)]
         merges = [length for part in self._parts for length, *_ in part.merged_at]
         spans = segment.contents.spans
         self._spans = list(segment.contents.certain([*lengths, merges, segment.described]))
         self._starts = [span.start for span in self._spans]
-        if len(self._spans) < len(spans):
-            yield Open("garbage-read", self._key, MIDDLE, len(spans) - len(self._spans))
+        ends = {0, *(span.end for span in self._spans)}
+        uncertain = len(spans) - len(self._spans) + sum(offset not in ends for offset in segment.contents.foreign)
+        if uncertain:
+            yield Open("garbage-read", self._key, MIDDLE, uncertain)
         self._assign()
         self._base, self._is_complete = self._completeness()
         verdicts = chain(
@@ -166,18 +169,18 @@ class _Comparison:
     # --- what is known ------------------------------------------------------------------------------------------------
 
     def _completeness(self) -> tuple[int, bool]:
-        """Returns an offset, and whether all bytes from there on were recorded when they were sent."""
+        """Returns an offset, -1 if unknown, and whether all bytes from there on were recorded when they were sent."""
         segment = self._segment
         if any(source.written.unknown for source in self._sources):
-            return 0, False
-        if any(part.is_committed and part.size <= 0 for part in self._parts):
-            return 0, False
+            return -1, False
+        if any((part.is_committed or part.lost_merges) and part.size <= 0 for part in self._parts):
+            return -1, False
         if segment.is_created:
             return 0, True
         starts = [start for written in segment.writers.values() for start in written.first_start]
         starts += [part.merged_at[0][0] - part.size for part in self._parts if part.merged_at]
         if not starts:
-            return 0, False
+            return -1, False
         base = max(min(starts), 0)
         size = sum(self._size_behind(source, base) for source in self._sources)
         size += sum(part.size for part in self._parts if part.is_committed or self._is_found(part))

@@ -8,17 +8,27 @@ from struct import Struct
 from typing import Final
 
 from segstore.wire.blocks import EVENT_HEADER_BYTES
-from segstore.wire.history.contents import Contents, hashes_of
 from segstore.wire.history.facts import Place
-from segstore.wire.history.written import Written
+from segstore.wire.history.segments.contents import Contents, hashes_of
+from segstore.wire.history.segments.written import Written
 from segstore.wire.names import is_transient
 
 _header: Final = Struct(">ii")
 
 
 def is_before(earlier: Place, later: Place) -> bool:
-    """Whether a place is certainly before another."""
-    return earlier[4] < later[4] or (earlier[4] == later[4] and earlier[0] == later[0] and earlier[1:3] < later[1:3])
+    """Whether a place is certainly before another: of one file, since two files may have two clocks."""
+    return earlier[0] == later[0] and (earlier[4] < later[4] or (earlier[4] == later[4] and earlier[1:3] < later[1:3]))
+
+
+class _Known:
+    """The lengths that one file's records show, as they grow, and their times."""
+
+    __slots__ = ("highest", "lengths", "times")
+
+    def __init__(self) -> None:
+        self.highest = -1
+        self.times, self.lengths = array("q"), array("q")
 
 
 class SegmentState:
@@ -63,7 +73,7 @@ class SegmentState:
         self._chunks: list[bytes] = []
         self._chunk_bytes = 0
         self._stores: dict[str, int] = {}
-        self._known_at, self._known = array("q"), array("q")
+        self._known: dict[str, _Known] = {}
         self._open_merge: tuple[int, list[SegmentState]] = (-1, [])
 
     def writer(self, name: str) -> Written:
@@ -78,15 +88,26 @@ class SegmentState:
 
     def grow(self, length: int, place: Place, store: str) -> None:
         """Takes a length that the segment had at a place."""
+        known = self._known.get(place[0])
+        if known is None:
+            known = self._known[place[0]] = _Known()
+        if length > known.highest:
+            known.highest = length
+            known.times.append(place[4])
+            known.lengths.append(length)
         if length > self.length:
             self.length, self.length_place, self.length_store = length, place, store
-            self._known_at.append(place[4])
-            self._known.append(length)
+
+    def low(self, place: Place) -> int:
+        """Returns the highest length that the latest records of a place's file show; -1 if there is none."""
+        known = self._known.get(place[0])
+        return -1 if known is None else known.highest
 
     def length_at(self, place: Place) -> int:
         """Returns the highest length that was known before a place; -1 if none was."""
-        index = bisect_left(self._known_at, place[4]) - 1
-        return self._known[index] if index >= 0 else -1
+        known = self._known.get(place[0])
+        index = 0 if known is None else bisect_left(known.times, place[4])
+        return known.lengths[index - 1] if known is not None and index else -1
 
     @property
     def store_count(self) -> int:
@@ -99,7 +120,7 @@ class SegmentState:
         if self.is_transient:
             return self.large_size
         writers = self.writers.values()
-        if any(writer.unknown or writer.lasts[-1:] > array("q", [writer.stored]) for writer in writers):
+        if any(writer.unknown or (writer.lasts and writer.lasts[-1] > writer.stored) for writer in writers):
             return -1
         return sum(
             size
@@ -136,23 +157,22 @@ class SegmentState:
     # --- large events -------------------------------------------------------------------------------------------------
 
     def take_chunk(self, data: bytes) -> None:
-        """Takes a chunk of a large event, if this is a transient segment."""
-        if not self.is_transient:
-            return
+        """Takes a chunk of a large event, which was sent to this transient segment."""
         self._chunks.append(data)
         self._chunk_bytes += len(data)
         kind, length = _header.unpack_from(self._chunks[0]) if len(self._chunks[0]) >= EVENT_HEADER_BYTES else (1, 0)
         if kind == 0 and self._chunk_bytes == length + EVENT_HEADER_BYTES:
             self._form([self])
 
-    def _form(self, sources: list[SegmentState]) -> None:
-        """Makes events of the chunks of sources that were merged one after the other."""
+    def _form(self, sources: list[SegmentState]) -> bool:
+        """Makes events of the chunks of sources that were merged one after the other; returns whether it can."""
         data = b"".join(chunk for source in sources for chunk in source._chunks)
         hashes = hashes_of(data)
         if hashes is not None:
             self.large, self.large_size = hashes, len(data)
             for source in sources:
                 source._chunks = []
+        return hashes is not None
 
     def merge(self, source: SegmentState, length: int, asked: Place, place: Place) -> None:
         """Takes the merge of a source into this segment, which is so long afterwards; -1 if unknown."""
@@ -164,6 +184,5 @@ class SegmentState:
             sources = []
         sources = [*sources, source]
         self._open_merge = length, sources
-        source._form(sources)
-        if source.large is not None:
+        if source._form(sources):
             self._open_merge = -1, []
