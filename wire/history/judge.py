@@ -16,14 +16,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
-from segstore.wire.history.calls import CallsFold
-from segstore.wire.history.connections import ConnectionFold
 from segstore.wire.history.facts import Broken, Fact, Finding, Key, Open, Place
 from segstore.wire.history.groups import GroupFold
 from segstore.wire.history.logs import LogFold
 from segstore.wire.history.registers import RegisterFold
 from segstore.wire.history.segments import SegmentFold
 from segstore.wire.history.streams import StreamFold
+from segstore.wire.history.traces import CallsFold, ConnectionFold
 from segstore.wire.history.transactions import TransactionFold
 from segstore.wire.trace import Record, RecordKind
 

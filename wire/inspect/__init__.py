@@ -1,7 +1,7 @@
 """Commands in forms for people and programs: text, JSON lines, and frames in hex or base64."""
 
 from segstore.wire.inspect.describe import describe, lines, summary
-from segstore.wire.inspect.differing import Place, differing_places, excerpts
+from segstore.wire.inspect.differing import DifferingPlace, differing_places, excerpts
 from segstore.wire.inspect.dissector import dissector
 from segstore.wire.inspect.jsonl import command_named, from_line, to_line
 from segstore.wire.inspect.payloads import (
@@ -18,11 +18,11 @@ from segstore.wire.inspect.reading import Form, Piece, Unreadable, pieces, recog
 __all__ = [
     "MOST_SEARCHED",
     "NO_PAYLOAD",
+    "DifferingPlace",
     "Form",
     "Payload",
     "PayloadPart",
     "Piece",
-    "Place",
     "Unreadable",
     "command_named",
     "describe",

@@ -25,7 +25,7 @@ _SHOWN: Final = 72
 _document: Final = msgspec.json.Decoder().decode
 
 
-class Place(NamedTuple):
+class DifferingPlace(NamedTuple):
     """A place where two values differ. left, right: the values there, as text; None on a side that lacks the place."""
 
     path: str
@@ -41,7 +41,7 @@ class Place(NamedTuple):
         return f"{path}: differs" if value is None else f"{path}: only {side} ({value})"
 
 
-def differing_places(field: str, left: Any, right: Any) -> Iterator[Place]:
+def differing_places(field: str, left: Any, right: Any) -> Iterator[DifferingPlace]:
     """The places in which two values of a field differ; None on a side without it. field: the start of their paths.
 
     Payloads, which are bytes, are compared event by event, and by path in two JSON documents, else by their first
@@ -51,16 +51,16 @@ def differing_places(field: str, left: Any, right: Any) -> Iterator[Place]:
         places = list(islice(_events_differ(field, left, right), MOST_PLACES))
         yield from places or _contents_differ(field, left, right)
     elif isinstance(left, str) and isinstance(right, str):
-        yield Place(field, *excerpts(left, right))
+        yield DifferingPlace(field, *excerpts(left, right))
     else:
-        yield Place(field, *(None if side is None else _shown(side) for side in (left, right)))
+        yield DifferingPlace(field, *(None if side is None else _shown(side) for side in (left, right)))
 
 
 def _shown(value: Any) -> str:
     return excerpts(value)[0] if isinstance(value, str | bytes) else _value(value)
 
 
-def _events_differ(field: str, left: bytes, right: bytes) -> Iterator[Place]:
+def _events_differ(field: str, left: bytes, right: bytes) -> Iterator[DifferingPlace]:
     """Yields the differences of two payloads of framed events, event by event; nothing for other payloads."""
     sides = [list(payload_parts(payload)) for payload in (left, right)]
     if any(not parts or parts[0].kind == "data" for parts in sides):
@@ -68,18 +68,18 @@ def _events_differ(field: str, left: bytes, right: bytes) -> Iterator[Place]:
     for at, pair in enumerate(zip_longest(*sides)):
         one, other = (None if part is None else bytes(part.data) for part in pair)
         if one is None or other is None:
-            yield Place(f"{field}[{at}]", *(None if side is None else _shown(side) for side in (one, other)))
+            yield DifferingPlace(f"{field}[{at}]", *(None if side is None else _shown(side) for side in (one, other)))
         elif one != other:
             yield from _contents_differ(f"{field}[{at}]", one, other)
 
 
-def _contents_differ(field: str, left: bytes, right: bytes) -> list[Place]:
+def _contents_differ(field: str, left: bytes, right: bytes) -> list[DifferingPlace]:
     """Returns the differences of two payloads or events: by path in two JSON documents, else the first difference."""
     places = list(islice(_documents_differ(field, left, right), MOST_PLACES))
-    return places or [Place(field, *excerpts(left, right))]
+    return places or [DifferingPlace(field, *excerpts(left, right))]
 
 
-def _documents_differ(field: str, left: bytes, right: bytes) -> Iterator[Place]:
+def _documents_differ(field: str, left: bytes, right: bytes) -> Iterator[DifferingPlace]:
     """Yields the differences of two JSON objects or arrays; nothing for other values."""
     try:
         pending: list[tuple[str, Any, Any]] = [(field, _document(left), _document(right))]
@@ -100,10 +100,10 @@ def _documents_differ(field: str, left: bytes, right: bytes) -> Iterator[Place]:
             sides = [one + [missing] * len(other), other + [missing] * len(one)]
             pending += [(f"{path}[{at}]", sides[0][at], sides[1][at]) for at in both]
         elif one is missing or other is missing:
-            yield Place(path, *(None if side is missing else _value(side) for side in (one, other)))
+            yield DifferingPlace(path, *(None if side is missing else _value(side) for side in (one, other)))
         elif type(one) is not type(other) or one != other:
             long = isinstance(one, str) and isinstance(other, str) and max(len(one), len(other)) > _SHOWN
-            yield Place(path, *(excerpts(one, other) if long else map(_value, (one, other))))
+            yield DifferingPlace(path, *(excerpts(one, other) if long else map(_value, (one, other))))
 
 
 def _value(value: Any) -> str:

@@ -29,7 +29,7 @@ from uuid import UUID
 from segstore.wire.codec import decode
 from segstore.wire.commands import Hello, KeepAlive
 from segstore.wire.errors import WireError
-from segstore.wire.inspect import Place, describe, differing_places
+from segstore.wire.inspect import DifferingPlace, describe, differing_places
 from segstore.wire.trace.blocks import Direction, Record, RecordKind, TraceError
 from segstore.wire.trace.call_fields import CallField, Pairing, facts_of, fields_of, key_of_call, take_ids
 from segstore.wire.trace.calls import CONTROLLER, Call
@@ -74,7 +74,7 @@ class FieldDifference(NamedTuple):
     secret: bool
     is_data: bool = False
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[DifferingPlace]:
         """The places in which the values differ, as text for people. Not for secret ones."""
         sides = (bytes.fromhex(side) if self.is_data and side is not None else side for side in (self.left, self.right))
         return differing_places(self.field, *sides)

@@ -44,7 +44,7 @@ from segstore.wire.commands import (
     UpdateTableEntries,
 )
 from segstore.wire.history.facts import Fact, Operation, Place, Waiting, register_key
-from segstore.wire.history.segment_facts import OF_SEGMENTS, Maker, Unanswered
+from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, Maker, Unanswered
 from segstore.wire.schema import Buffer, Command
 
 _NOT_APPLIED: Final = (AuthTokenCheckFailed, NoSuchSegment, OperationUnsupported, SegmentIsSealed, SegmentIsTruncated)

@@ -36,10 +36,10 @@ from segstore.wire.history.facts import (
     Waiting,
     segment_key,
 )
-from segstore.wire.history.group_facts import OF_GROUPS, assignments
-from segstore.wire.history.protocol import ProtocolCheck
-from segstore.wire.history.register_facts import OF_REGISTERS, UNANSWERED_REGISTERS
-from segstore.wire.history.segment_facts import OF_SEGMENTS, UNANSWERED_SEGMENTS
+from segstore.wire.history.traces.group_facts import OF_GROUPS, assignments
+from segstore.wire.history.traces.protocol import ProtocolCheck
+from segstore.wire.history.traces.register_facts import OF_REGISTERS, UNANSWERED_REGISTERS
+from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, UNANSWERED_SEGMENTS
 from segstore.wire.protocol import Requests
 from segstore.wire.schema import Command
 from segstore.wire.trace import Direction, Record, RecordKind, unpack_data

@@ -37,7 +37,7 @@ from segstore.wire.commands import (
     WrongHost,
 )
 from segstore.wire.history import Fact, Key, judge, placed
-from segstore.wire.history.connections import ConnectionFold
+from segstore.wire.history.traces.connections import ConnectionFold
 from segstore.wire.trace import Record
 from tests.client.test_client import client
 from tests.pipeline.planted import Scene
