@@ -22,8 +22,7 @@ import pyarrow as pa
 
 from segstore.pipeline.engine import Table, engine_of
 from segstore.pipeline.trace.columns import PLACE, ColumnError
-from segstore.wire.history import FOLDS, Broken, Fact, Place, first_fold, first_key
-from segstore.wire.history.facts import Finding
+from segstore.wire.history import FOLDS, Broken, Fact, Finding, Place, first_fold, first_key
 from segstore.wire.trace import Direction, Record, RecordKind
 
 CHECKED: Final = ("file", "block", "record", "kind", "ts_ns", "connection", "direction", "frame")

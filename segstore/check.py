@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree
 
-from segstore.wire.history import RULES, Broken, Judge, Place, Verdicts, judge
-from segstore.wire.history.lines import read_history
+from segstore.wire.history import RULES, Broken, Judge, Place, Verdicts, judge, read_history
 from segstore.wire.printable import printable
 from segstore.wire.trace import Record
 

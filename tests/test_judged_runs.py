@@ -13,7 +13,7 @@ import pytest
 
 from segstore.client import Client, connect
 from segstore.client.errors import ClientError
-from segstore.explore import _Recorder
+from segstore.explore.running import MemoryRecorder
 from segstore.server.cluster import MockCluster
 from segstore.server.store import Container
 from segstore.server.store.segment import Segment
@@ -29,9 +29,9 @@ KINDS = ("APPEND_BLOCK_END", "SETUP_APPEND", "READ_SEGMENT", "CREATE_TRANSIENT_S
 @asynccontextmanager
 async def recorded(
     segments: int = 1, stores: int = 1, *, late: bool = False
-) -> AsyncIterator[tuple[MockCluster, Client, _Recorder]]:
+) -> AsyncIterator[tuple[MockCluster, Client, MemoryRecorder]]:
     """A cluster with a stream. late: whether the recording begins when the stream exists."""
-    recorder = _Recorder()
+    recorder = MemoryRecorder()
     async with MockCluster(stores=stores) as mock, connect(f"tcp://{mock.controller_uri}", small()) as pravega:
         for server in mock.stores if not late else ():
             server.hub.recorder = recorder

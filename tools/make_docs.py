@@ -20,8 +20,7 @@ from segstore.cli.settings import groups
 from segstore.wire import COMMANDS, MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, Command
 from segstore.wire.codec import COMMANDS_SINCE, COMMANDS_UNTIL, FIELDS_SINCE, RELEASES, longest_frame_in
 from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
-from segstore.wire.history import RULES
-from segstore.wire.history.lines import OPERATIONS
+from segstore.wire.history import OPERATIONS, RULES
 from segstore.wire.schema import lowering as low
 
 FAMILIES: tuple[ModuleType, ...] = (session, append, segment, attribute, table, errors, admin)

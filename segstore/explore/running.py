@@ -180,7 +180,7 @@ async def prepared(setting: RunSetting, prepare: Client) -> RunSetting:
 
 async def run_once(setting: RunSetting, *injections: Injection) -> Run:
     """Runs the client once. Raises nothing that the client raises."""
-    recorder = _Recorder()
+    recorder = MemoryRecorder()
     mock = setting.cluster()
     impossible: dict[str, str] = {}
     async with AsyncExitStack() as stack:
@@ -290,7 +290,7 @@ def _events(data: bytes) -> list[bytes]:
     return events if end == len(data) else [data]
 
 
-class _Recorder(TraceRecorder):
+class MemoryRecorder(TraceRecorder):
     """Keeps a run's traffic in memory."""
 
     def __init__(self) -> None:

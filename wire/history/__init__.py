@@ -3,15 +3,19 @@
 Sans I/O. Rules are folds over the facts of one key; see `segstore.wire.history.judge`.
 """
 
-from segstore.wire.history.facts import Broken, Fact, Key, Open, Place
+from segstore.wire.history.facts import Broken, Fact, Finding, Key, Open, Place
 from segstore.wire.history.judge import FOLDS, Judge, Verdicts, first_fold, first_key, in_order, judge, placed
+from segstore.wire.history.lines import OPERATIONS, HistoryError, read_history
 from segstore.wire.history.rules import RULES, HistoryRule
 
 __all__ = [
     "FOLDS",
+    "OPERATIONS",
     "RULES",
     "Broken",
     "Fact",
+    "Finding",
+    "HistoryError",
     "HistoryRule",
     "Judge",
     "Key",
@@ -23,4 +27,5 @@ __all__ = [
     "in_order",
     "judge",
     "placed",
+    "read_history",
 ]

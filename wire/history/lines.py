@@ -51,6 +51,9 @@ class Line(msgspec.Struct):
     time: int | None = None
 
 
+_decode: Final = msgspec.json.Decoder(Line).decode
+
+
 class Ended(NamedTuple):
     """An operation from its beginning to its end."""
 
@@ -213,7 +216,6 @@ OPERATIONS: Final[dict[str, HistoryOperation]] = {
 
 def read_history(lines: Iterable[bytes | str], file: str = "") -> Iterator[Fact]:
     """Yields the facts of a history, in the order in which its operations end. Raises HistoryError."""
-    decode = msgspec.json.Decoder(Line).decode
     running: dict[str, tuple[Line, Place]] = {}
     at, clock = 0, 0
     for number, text in enumerate(lines, 1):
@@ -221,7 +223,7 @@ def read_history(lines: Iterable[bytes | str], file: str = "") -> Iterator[Fact]
         if not text.strip():
             continue
         try:
-            line = decode(text)
+            line = _decode(text)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise HistoryError(f"line {number}: {error}") from error
         clock = max(clock + 1, line.time or 0)

@@ -93,10 +93,3 @@ def test_transactions(steps: str, rules: dict[str, int]) -> None:
         events = events.replace('"a", "transaction": "t"}', '"a", "transaction": "t"} → ok {"offset": 0}')
         steps = steps.replace('["b"]', '[[3, "b"]]')
     assert broken(events + steps) == rules
-
-
-def test_a_transaction_with_two_outcomes() -> None:
-    commit, abort = (f'w {what} {{"transaction": "t", "segments": []}}\n' for what in ("commit", "abort"))
-    assert broken(commit + abort) == {"two-outcomes": 1}
-    assert broken(abort + commit) == {"two-outcomes": 1}
-    assert not broken(commit + commit + abort.strip() + " → fail")

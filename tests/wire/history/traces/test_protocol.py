@@ -19,7 +19,8 @@ from segstore.wire import (
     SegmentAttributeUpdated,
     SegmentRead,
 )
-from segstore.wire.history import RULES, Verdicts, judge, placed, protocol
+from segstore.wire.history import RULES, Verdicts, judge, placed
+from segstore.wire.history.traces import protocol
 from segstore.wire.trace import Record, read_lines
 from tests.pipeline.planted import Scene, planted, soup
 from tests.wire.trace.traces import frame

@@ -13,7 +13,7 @@ import pytest
 
 from segstore.client import Revision, TableConfig
 from segstore.client.errors import BadKeyVersion, NoSuchKey
-from segstore.explore import _Recorder
+from segstore.explore.running import MemoryRecorder
 from segstore.server.cluster import MockCluster
 from segstore.server.store import BadAttribute, Container
 from segstore.server.store.errors import KeyBadVersion
@@ -84,7 +84,7 @@ async def use_mark(stream: RevisionedStream, chance: random.Random, times: int) 
 
 async def play(seed: int, *, faulty: bool, times: int = 40) -> list[Record]:
     """Lets three tasks use a table; returns the traffic."""
-    recorder, chance = _Recorder(), random.Random(seed)
+    recorder, chance = MemoryRecorder(), random.Random(seed)
     async with MockCluster(stores=2) as mock, client(mock) as pravega:
         for store in mock.stores:
             store.hub.recorder = recorder

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from segstore.wire import Hello, encode
+from segstore.wire.history import FOLDS, Fact, Judge, Key, Place, first_fold, first_key, in_order, judge, placed
+from segstore.wire.history.facts import Acked, Read, Sent
+from segstore.wire.trace import Direction, Record, RecordKind
+
+
+def records() -> Iterator[Record]:
+    """Yields two connections, one of which ends in the middle of a frame."""
+    for connection in (1, 2):
+        yield Record(connection, connection, Direction.REQUEST, RecordKind.OPEN, b"{}")
+        yield Record(connection, connection, Direction.REQUEST, RecordKind.FRAME, encode(Hello(17, 5)))
+    yield Record(9, 2, Direction.REQUEST, RecordKind.BYTES, b"\x00")
+    yield Record(9, 0, Direction.REQUEST, RecordKind.CALL, b"no call")
+
+
+def test_a_record_belongs_to_its_connection_or_to_the_calls_of_its_file() -> None:
+    keys = [first_key(place, record) for place, record in placed(records(), "f")]
+    assert keys[0] == Key("connection", "f:1")
+    assert keys[-1] == Key("calls", "f")
+    assert {type(first_fold(key)).__name__ for key in keys} == {"ConnectionFold", "CallsFold"}
+
+
+def test_verdicts_come_in_the_order_of_their_last_records() -> None:
+    verdicts = judge(placed(records()))
+    assert verdicts.records == 6
+    assert [verdict.rule for verdict in verdicts.broken] == ["frames-only"]
+    assert list(verdicts.by_rule) == ["frames-only"]
+
+
+def test_facts_of_histories_are_judged_without_records() -> None:
+    place = Place("", 0, 0, 1, 0)
+    whole = Judge()
+    key = Key("segment", "s/t/0.#epoch.0")
+    for number, value in enumerate(
+        (
+            Sent(key.name, "w", 1, 1, b"\x00\x00\x00\x00\x00\x00\x00\x01a"),
+            Acked(key.name, "w", 2, 9, "", place),
+            Read(key.name, 0, b"", at_tail=True, is_end=False, asked=place, reader="r"),
+        )
+    ):
+        whole.fact(Fact(key, place._replace(record=number, time_ns=number), value))
+    assert [verdict.rule for verdict in whole.end().broken] == ["ack-beyond"]
+
+
+def test_facts_are_ordered_by_time_and_place() -> None:
+    facts = [Fact(Key("log", "s"), Place("f", 0, record, 0, time), None) for time, record in ((1, 2), (1, 1), (0, 9))]
+    assert [fact.place.record for fact in sorted(facts, key=in_order)] == [9, 1, 2]
+    assert FOLDS.keys() == {"segment", "register", "transaction", "group", "log", "stream"}

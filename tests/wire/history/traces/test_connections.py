@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from uuid import UUID
+
+from segstore.wire.commands import AppendBlock, AppendBlockEnd, AppendSetup, DataAppended, SegmentIsSealed, SetupAppend
+from segstore.wire.history.facts import Acked, Refused, Sent, SetUp
+from tests.wire.history.traces.support import facts_of
+
+WRITER = UUID(int=7)
+SEGMENT = "s/t/0.#epoch.0"
+EVENT = b"\x00\x00\x00\x00\x00\x00\x00\x01a"
+SET_UP = (SetupAppend(1, WRITER, SEGMENT, ""), AppendSetup(1, SEGMENT, WRITER, 4))
+END = AppendBlockEnd(WRITER, len(EVENT), b"", 1, 5, 2)
+
+
+def test_appends_become_facts_when_they_are_sent_and_when_they_are_answered() -> None:
+    facts = facts_of(*SET_UP, AppendBlock(WRITER, EVENT), END, DataAppended(2, WRITER, 5, 4, 9))
+    set_up, sent, acked = (fact.value for fact in facts)
+    assert (type(set_up), set_up.stored) == (SetUp, 4)
+    assert sent == Sent(SEGMENT, str(WRITER), 5, 1, EVENT)
+    assert (type(acked), acked.number, acked.length, acked.store) == (Acked, 5, 9, "a:1")
+    assert acked.asked.record == 4
+
+
+def test_an_event_that_crosses_the_end_of_its_block_is_whole() -> None:
+    partial = (-2).to_bytes(4, "big", signed=True) + (3).to_bytes(4, "big") + EVENT[:3]
+    end = AppendBlockEnd(WRITER, len(EVENT), EVENT[3:], 2, 6, 2)
+    sent = facts_of(*SET_UP, AppendBlock(WRITER, EVENT + partial), end)[1].value
+    assert sent == Sent(SEGMENT, str(WRITER), 6, 2, EVENT + EVENT)
+
+
+def test_a_failed_append_and_one_whose_writer_is_not_known() -> None:
+    refused = facts_of(*SET_UP, AppendBlock(WRITER, EVENT), END, SegmentIsSealed(2, SEGMENT, "", 5))[-1].value
+    assert refused == Refused(SEGMENT, str(WRITER), 5, "SEGMENT_IS_SEALED")
+    assert facts_of(AppendBlock(WRITER, EVENT), END, opened=False) == []

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import pytest
+
+from segstore.wire import Command
+from segstore.wire.commands import (
+    DeleteSegment,
+    GetStreamSegmentInfo,
+    MergeSegments,
+    MergeSegmentsBatch,
+    NoSuchSegment,
+    ReadSegment,
+    SealSegment,
+    SegmentRead,
+    SegmentsBatchMerged,
+    SegmentSealed,
+    SegmentsMerged,
+    SegmentTruncated,
+    StreamSegmentInfo,
+    TruncateSegment,
+)
+from segstore.wire.history.facts import Changed, Lost, Read
+from tests.wire.history.traces.support import facts_of
+
+SEGMENT = "s/t/0.#epoch.0"
+PART = f"{SEGMENT}#transaction.{'0' * 32}"
+
+
+@pytest.mark.parametrize(
+    ("request_", "reply", "facts"),
+    [
+        (SealSegment(1, SEGMENT, ""), SegmentSealed(1, SEGMENT), [("sealed", -1, "")]),
+        (TruncateSegment(1, SEGMENT, 9, ""), SegmentTruncated(1, SEGMENT), [("truncated", 9, "")]),
+        (MergeSegments(1, SEGMENT, PART, ""), SegmentsMerged(1, SEGMENT, PART, 30), [("merged", 30, PART)]),
+        (
+            MergeSegmentsBatch(1, SEGMENT, ["a", "b"], ""),
+            SegmentsBatchMerged(1, SEGMENT, ["a", "b"], [5, 7]),
+            [("merged", 5, "a"), ("merged", 7, "b")],
+        ),
+        (
+            GetStreamSegmentInfo(1, SEGMENT, ""),
+            StreamSegmentInfo(1, SEGMENT, True, True, False, 0, 30, 9),
+            [("described", 30, "")],
+        ),
+        (SealSegment(1, SEGMENT, ""), NoSuchSegment(1, SEGMENT), []),
+    ],
+)
+def test_answered_requests(request_: Command, reply: Command, facts: list[tuple[str, int, str]]) -> None:
+    changes = [fact.value for fact in facts_of(request_, reply)]
+    assert all(isinstance(change, Changed) for change in changes)
+    assert [(change.what, change.offset, change.source) for change in changes] == facts
+
+
+def test_a_read_has_its_reader_and_its_request() -> None:
+    (fact,) = facts_of(ReadSegment(SEGMENT, 3, 9, "", 1), SegmentRead(SEGMENT, 3, True, False, b"abc", 1))
+    assert isinstance(fact.value, Read)
+    assert (fact.value.offset, fact.value.data, fact.value.at_tail, fact.value.asked.record) == (3, b"abc", True, 1)
+
+
+def test_requests_without_an_answer_may_have_been_carried_out() -> None:
+    lost = [
+        fact.value
+        for fact in facts_of(
+            SealSegment(1, SEGMENT, ""),
+            DeleteSegment(2, SEGMENT, ""),
+            TruncateSegment(3, SEGMENT, 9, ""),
+            MergeSegments(4, SEGMENT, PART, ""),
+        )
+    ]
+    assert lost == [
+        *(Lost(SEGMENT, "sealed"), Lost(SEGMENT, "deleted")),
+        *(Lost(SEGMENT, "truncated", offset=9), Lost(SEGMENT, "merged", PART)),
+    ]  # fmt: skip
