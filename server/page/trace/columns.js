@@ -55,7 +55,8 @@ class Trace {
     for (const name of ["what", "mark"]) this[name] = await unpacked(this.section(name));
     this.since = new BigInt64Array((await column("ts", 2)).buffer);
     this.start = BigInt(this.tables.start_ns);
-    for (const name of ["lane", "size", "code", "events", "segments", "writer", "call"]) this[name] = await column(name);
+    const columns = ["lane", "size", "code", "events", "segments", "writer", "call"];
+    for (const name of columns) this[name] = await column(name);
     this.ids = await column("request_id", 2);
     this.requestId = new BigInt64Array(this.ids.buffer);
     this.place();

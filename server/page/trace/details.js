@@ -72,7 +72,7 @@ const linksTo = (trace, records, open) => element("div", { className: "links" },
 function verdictIn(trace, at, { rule, text, expected, actual, records }, open) {
   const others = records.filter((other) => other !== at).map((other) => ["See", other]);
   return section(`‼ Broken rule: ${rule}`, element("p", null, shown(trace.tables.broken[rule].sentence)),
-    pairs([["Here", shown(text)], expected !== null && ["Expected", shown(expected)],
+    pairs([["Verdict", shown(text)], expected !== null && ["Expected", shown(expected)],
       actual !== null && ["Actual", shown(actual)]]), linksTo(trace, others, open));
 }
 
