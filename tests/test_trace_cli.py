@@ -40,6 +40,7 @@ from segstore.wire import (
 from segstore.wire.controller_api import messages
 from segstore.wire.trace import Call, Direction, Record, RecordKind, event_data
 from tests.processes import PATIENCE_S
+from tests.test_check import FIXTURES, with_loose_bytes
 from tests.wire.trace.traces import capture, frame, record
 
 MS = 1_000_000
@@ -88,6 +89,20 @@ def test_show_prints_what_a_filter_chooses(trace: Path) -> None:
     assert ("SEAL_SEGMENT" in request, "NO_SUCH_SEGMENT" in reply) == (True, True)
     assert request.endswith("after 10 ms")
     assert run("show", trace, "--filter", "size > 1GiB").stdout == ""
+
+
+def test_verdicts_are_found_by_the_rule_that_is_broken(tmp_path: Path) -> None:
+    judged, part = with_loose_bytes(tmp_path / "a.wtrace"), tmp_path / "part.jsonl"
+    right = FIXTURES / "write.jsonl"
+    for text in ("broken = frames-only", "broken ~ '*'", "broken ~ frames* and not failure"):
+        (line,) = run("show", judged, "-f", text).stdout.splitlines()
+        assert line.endswith("2 bytes that are not a frame")
+        assert "(no frame)" in run("stats", judged, "-f", text).stdout
+        assert run("filter", judged, part, "--only", "-f", text).stdout == "1 records\n"
+        assert run("show", right, "-f", text).stdout == ""
+    assert run("show", judged, "-f", "broken = duplicate or broken != frames-only").stdout == ""
+    assert "(frames-only?)" in run("show", judged, "-f", "broken = frame-only", status=2).stderr
+    assert "only a complete trace is judged" in run("show", "--follow", judged, "-f", "broken ~ *", status=2).stderr
 
 
 @pytest.mark.parametrize("form", [(), ("--json",), ("--hex",)])

@@ -16,6 +16,7 @@ from segstore.traces.files import (
     replacing,
     write_trace,
 )
+from segstore.traces.judging import followed, reads_verdicts
 from segstore.traces.recording import STANDARD_OUTPUT, Recording, capture_for, finish
 from segstore.traces.replay import Drive, diff_stores, drive
 from segstore.traces.reply_difference import ReplyDifference, report
@@ -42,9 +43,11 @@ __all__ = [
     "drive",
     "duration",
     "finish",
+    "followed",
     "is_trace",
     "lines",
     "make_folder",
+    "reads_verdicts",
     "redacted",
     "replacing",
     "report",

@@ -10,7 +10,8 @@ from array import array
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from segstore.wire.trace import Direction, Exchanges, RecordKind
+from segstore.traces.judging import followed
+from segstore.wire.trace import Direction, RecordKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, MutableSequence, Sequence
@@ -73,7 +74,8 @@ def statistics(records: Iterable[Record], chosen: Filter | None = None) -> Stati
     alive: set[int] = set()
     given_up: Counter[str] = Counter()
     connections = first = last = number = 0
-    for _, seen in Exchanges().settled(records):
+    records, exchanges = followed(records, chosen)
+    for _, seen in exchanges.settled(records):
         given_up.update(read.name for read in seen.given_up if chosen is None or chosen(read))
         if chosen is not None and not chosen(seen):
             continue

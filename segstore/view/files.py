@@ -14,12 +14,14 @@ from segstore.server.page import trace_page
 from segstore.traces import TraceFile, replacing
 from segstore.view.pack import Sections, deflated, pack
 from segstore.view.schema import specification
+from segstore.wire.history import RULES, judge, placed
 from segstore.wire.trace import CONTROLLER, VARYING_FIELDS, Translation, differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from segstore.wire.history import Verdicts
     from segstore.wire.trace import Damage, Difference, Record
 
 SHARE: Final = 0.32
@@ -50,7 +52,7 @@ def write_page(
 
     against: a trace that the only source is compared with, as two runs of one program. ignore: fields that may differ.
     exact: whether ids and KeepAlives are compared too, and no field is ignored. advance: called with the number
-    of bytes of a trace that were read, which is twice.
+    of bytes of a trace that were read, which is three times.
 
     Raises UnreadableTrace, TracesTooFarApart and OSError; an existing file is then unchanged.
     """
@@ -85,18 +87,40 @@ def _section(name: str, packed: bytes) -> str:
 
 
 def _packed(path: Path, advance: Callable[[int], None] | None) -> tuple[Sections, list[Damage]]:
-    with TraceFile(path) as opened, TraceFile(path) as again:
+    with TraceFile(path) as judged, TraceFile(path) as opened, TraceFile(path) as again:
+        broken = _broken(judge(placed(judged.records(advance))))
         readings = iter((opened, again))
 
         def describe() -> dict[str, Any]:
             facts = opened.metadata
-            return {"file": path.name, "form": opened.form, "bytes": opened.size, "recorder": facts.recorder}
+            named = {"file": path.name, "form": opened.form, "bytes": opened.size, "recorder": facts.recorder}
+            return {**named, "broken": broken}
 
         def read() -> Iterator[Record]:
             return next(readings).records(advance)
 
         most = max(int(opened.size * SHARE * 3 / 4), LEAST_BYTES)
         return pack(read, opened.damages, most, describe), opened.damages
+
+
+def _broken(verdicts: Verdicts) -> dict[str, Any]:
+    """The sentence and the verdicts of each broken rule; records count from 0."""
+    return {
+        rule: {
+            "sentence": RULES[rule].text,
+            "verdicts": [
+                {
+                    "rule": rule,
+                    "text": verdict.text,
+                    "expected": _value(verdict.expected),
+                    "actual": _value(verdict.actual),
+                    "records": list(dict.fromkeys(place.record for place in verdict.places)),
+                }
+                for verdict in broken
+            ],
+        }
+        for rule, broken in verdicts.by_rule.items()
+    }
 
 
 def _compared(left: Path, right: Path, translation: Translation | None) -> list[dict[str, Any]]:

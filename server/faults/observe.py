@@ -106,6 +106,11 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
         return self.payload.parts()
 
     @property
+    def broken(self) -> tuple[str, ...]:
+        """Only records of traces are judged."""
+        return ()
+
+    @property
     def kind(self) -> str:
         return "call" if self.call is not None else "bytes" if self.code is None else "frame"
 

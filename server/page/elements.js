@@ -2,6 +2,14 @@
 // anything.
 
 const LONG = 240;
+/** The result of `make`, or `otherwise` if it throws. */
+function attempt(make, otherwise = null) {
+  try {
+    return make();
+  } catch {
+    return otherwise;
+  }
+}
 const byId = (id) => document.getElementById(id);
 
 /** Makes an element. `properties` are properties or attributes; texts and elements become its content. */
@@ -90,10 +98,10 @@ let rowsMade = 0;
  *
  * columns: [title, text of an item, classes, makers of the cell's elements]; with makers, the second is called with the
  * item and the cell, or null. Classes: `n` for numbers, `w` for text that wraps, `x` for what narrow screens leave out.
- * classOf: the class of an item's row: `bad`, `warn`, `off`, or `chosen`. act: called with the item and the row when
- * the first cell is pressed, which is a button then.
+ * classOf: the class of an item's row: `bad`, `warn`, `off`, or `chosen`. titleOf: the tool tip of its cells. act:
+ * called with the item and the row when the first cell is pressed, which is a button then.
  */
-function fill(region, columns, items, keyOf, { classOf = () => "", act = null } = {}) {
+function fill(region, columns, items, keyOf, { classOf = () => "", titleOf = () => "", act = null } = {}) {
   const table = region.querySelector("table");
   if (!table.tHead) {
     const titles = columns.map(([title, , className = ""]) => element("th", { scope: "col", className }, title));
@@ -116,7 +124,7 @@ function fill(region, columns, items, keyOf, { classOf = () => "", act = null } 
       else if (of) {
         const text = plain(of(item)), cell = row.cells[index];
         put(cell.firstElementChild, short(text));
-        cell.title = text.length > LONG ? text : "";
+        cell.title = text.length > LONG ? text : titleOf(item);
       }
     });
     if (row === next) next = next.nextElementSibling;

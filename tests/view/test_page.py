@@ -19,14 +19,17 @@ from segstore.wire import (
     CreateSegment,
     DataAppended,
     Event,
+    GetStreamSegmentInfo,
     Hello,
     NoSuchSegment,
     ReadSegment,
     SegmentCreated,
     SegmentRead,
     SetupAppend,
+    StreamSegmentInfo,
     encode,
 )
+from segstore.wire.history import RULES
 from segstore.wire.trace import Direction, Record, RecordKind, event_data
 from tests.browser import Browser
 from tests.view.samples import FIXTURES, call, saved, shown
@@ -168,6 +171,32 @@ async def test_a_record_is_opened_with_its_bytes_payload_events_and_state(tmp_pa
         assert "reason" in await opened(browser, 13)
         await browser.get("drawer.querySelector('.links button').click()")
         await browser.until("location.hash === '#record=13'")
+
+
+@needs_chromium
+async def test_records_that_verdicts_name_are_marked_listed_and_explained(tmp_path: Path) -> None:
+    asked, told = GetStreamSegmentInfo(7, SEGMENT, ""), StreamSegmentInfo(7, SEGMENT, True, False, False, 0, 15)
+    shrunk = [
+        Record(10**18 + 30_000 + way, 2, Direction(way), RecordKind.FRAME, encode(command))
+        for way, command in enumerate((asked, told))
+    ]
+    async with shown(tmp_path, saved(tmp_path, [*dialogue(), *shrunk])) as browser:
+        assert await browser.get(text_of(".view .problem")) == "‼ 1 rule broken:\nlength-shrinks (1)"
+        assert await browser.get(text_of("#problem-count")) == "4 problems"
+        texts, _ = await browser.get(call(DRAWN, False))
+        assert texts.count("‼") == 2
+        await browser.get("document.querySelector('.view .problem button').click()")
+        await browser.until("byId('filter-said').textContent === '2 records of 16 match.'")
+        assert await browser.get("filterInput.value") == 'broken = "length-shrinks"'
+        rows = "[...document.querySelectorAll('tbody tr')].map((row) => [row.className, row.cells[4].title])"
+        (classes, title), _ = await browser.get(rows)
+        assert (classes, title) == ("bad", f"‼ length-shrinks: {RULES['length-shrinks'].text}")
+        details = await opened(browser, 15)
+        for part in ("Broken rule: length-shrinks", "was 46 bytes long", "Expected\n46", "Actual\n15"):
+            assert part in details, part
+        assert "length-shrinks" in await browser.get(text_of("#said"))
+        await browser.get("[...drawer.querySelectorAll('.links button')].at(-1).click()")
+        await browser.until("location.hash === '#record=10'")
 
 
 @needs_chromium

@@ -66,6 +66,15 @@ class Verdicts(NamedTuple):
             rules.setdefault(verdict.rule, []).append(verdict)
         return rules
 
+    @property
+    def by_record(self) -> dict[int, tuple[str, ...]]:
+        """Of one trace: the rules whose verdicts name a record, by the number of its place."""
+        rules: dict[int, dict[str, None]] = {}
+        for verdict in self.broken:
+            for place in verdict.places:
+                rules.setdefault(place.record, {})[verdict.rule] = None
+        return {number: tuple(named) for number, named in rules.items()}
+
 
 def first_key(place: Place, record: Record) -> Key:
     """Returns the key of a record: its connection, or the controller calls of its file."""

@@ -61,6 +61,7 @@ class Exchange:
         pending: of the close of a connection, the requests that had no reply.
         ending: of an answered request. awaits_reply: whether it is an unanswered request.
         block: of the end of an append, the frame with its events, or None.
+        broken: the rules whose verdicts name the record.
         unasked: whether it is a reply that answers no request.
     """
 
@@ -73,6 +74,7 @@ class Exchange:
     unasked: bool = False
     block: Exchange | None = None
     error: WireError | None = None
+    broken: tuple[str, ...] = ()
     _from_context: tuple[str, ...] = ()
 
     @cached_property
@@ -224,12 +226,21 @@ class Exchanges:
 
     follow: whether to pair requests with replies and to remember writers' segments, for which every frame is decoded.
     `Exchanges.needed(names)` returns whether a filter with these names needs it. writers: the segments of writers that
-    were set up before the first record, by the bytes of their ids.
+    were set up before the first record, by the bytes of their ids. broken: the rules whose verdicts name a record, by
+    its number, from 0.
     """
 
-    def __init__(self, *, follow: bool = True, writers: Mapping[bytes, str] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        *,
+        follow: bool = True,
+        writers: Mapping[bytes, str] = MappingProxyType({}),
+        broken: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
+    ) -> None:
         self.follow = follow
         self._writers = writers
+        self._broken = broken
+        self._records = 0
         self._start_ns: int | None = None
         self._connections: dict[int, _Connection] = {}
         self._calls: dict[int, Exchange] = {}
@@ -243,6 +254,9 @@ class Exchanges:
         if self._start_ns is None:
             self._start_ns = record.ts_ns
         seen = Exchange(record, record.ts_ns - self._start_ns)
+        if self._broken:
+            seen.broken = self._broken.get(self._records, ())
+            self._records += 1
         if self.follow:
             if record.kind is RecordKind.CLOSE:
                 connection = self._connections.pop(record.connection, None)

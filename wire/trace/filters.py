@@ -137,6 +137,8 @@ class Subject(Protocol):
     def status(self) -> str | None: ...
     @property
     def payloads(self) -> Sequence[bytes]: ...
+    @property
+    def broken(self) -> Sequence[str]: ...
 
 
 class _Name(NamedTuple):
@@ -203,6 +205,7 @@ _NAMES: Final = {
     "size": _Name("size", operator.attrgetter("size"), "bytes, header included; units B, KB, KiB, MB, MiB, GB, GiB"),
     "latency": _Name("time", operator.attrgetter("latency_ns"), "of a reply: time since its request; units ns to h"),
     "time": _Name("time", operator.attrgetter("time_ns"), "since the start; units ns, us, ms, s, min, h"),
+    "broken": _Name("rules", operator.attrgetter("broken"), "of a trace: any rule whose verdicts name the record"),
 }
 NAMES: Final = {name: entry.meaning for name, entry in _NAMES.items()}
 """All names of the language and their meanings."""
@@ -219,6 +222,7 @@ _EXPECTED: Final = {
     "size": "a size such as 4KiB",
     "time": "a time such as 5ms",
     "texts": "a text",
+    "rules": "a rule such as lost-write",
     "data": "a text, or bytes such as 0x0aff",
 }
 _WORDS: Final[dict[str, dict[str, Any]]] = {
@@ -226,7 +230,7 @@ _WORDS: Final[dict[str, dict[str, Any]]] = {
     "direction": {"request": 0, "reply": 1},
     "flag": {"true": True, "false": False},
 }
-_GUESSED: Final = {"type": "command", "rpc": "method", "status": "status"}
+_GUESSED: Final = {"type": "command", "rpc": "method", "status": "status", "rules": "rule"}
 """Sort → the name of its words in errors that suggest the nearest word."""
 On = Literal["request", "reply"]
 _APPENDS: Final = "an append is APPEND_BLOCK_END, or CONDITIONAL_APPEND if it has a condition"
@@ -238,8 +242,10 @@ _OPERATORS: Final = {
     **dict.fromkeys(("number", "size", "time"), ("=", "!=", "<", "<=", ">", ">=")),
     **dict.fromkeys(("kind", "direction", "flag"), ("=", "!=")),
     "data": SIGNS_OF_VALUES,
-    **dict.fromkeys(("type", "rpc", "status", "texts", "uuid"), ("=", "!=", "~", "!~")),
+    **dict.fromkeys(("type", "rpc", "status", "texts", "rules", "uuid"), ("=", "!=", "~", "!~")),
 }
+_SEVERAL: Final = ("texts", "rules")
+"""The sorts of names that have several values."""
 
 
 def language() -> dict[str, Any]:
@@ -404,11 +410,11 @@ class _Parser:
             self.fail(f"one of {' '.join(allowed)}")
         self.at += len(sign)
         if chosen in ("~", "!~"):
-            return _matching(get, self.pattern(sort), negated=chosen == "!~", several=sort == "texts")
+            return _matching(get, self.pattern(sort), negated=chosen == "!~", several=sort in _SEVERAL)
         value = self.value(sort)
         if sort == "type" and chosen == "=":
             self.types.add(value)
-        if sort == "texts":
+        if sort in _SEVERAL:
             return _matching(get, value.__eq__, negated=chosen == "!=", several=True)
         if sort == "size" and chosen == "<" and value == 0:
             return _never
@@ -552,7 +558,19 @@ def _statuses() -> dict[str, str]:
     return {name.casefold(): name for name in sorted(outcomes())}
 
 
-_KNOWN: Final[dict[str, Callable[[], dict[str, str]]]] = {"type": lambda: _TYPES, "rpc": _methods, "status": _statuses}
+def _rules() -> dict[str, str]:
+    """The rules of histories by their ids."""
+    from segstore.wire.history import RULES  # imports this room
+
+    return {rule: rule for rule in RULES}
+
+
+_KNOWN: Final[dict[str, Callable[[], dict[str, str]]]] = {
+    "type": lambda: _TYPES,
+    "rpc": _methods,
+    "status": _statuses,
+    "rules": _rules,
+}
 """The words of the sorts in `_GUESSED`, by their names in lower case."""
 
 
@@ -564,6 +582,7 @@ _VALUES: Final[dict[str, Callable[[str], Any]]] = {
     "type": _one_of(_TYPES),
     "rpc": lambda text: _methods()[text.casefold()],
     "status": lambda text: _statuses()[text.casefold()],
+    "rules": lambda text: _rules()[text.casefold()],
     **{sort: _one_of(words) for sort, words in _WORDS.items()},
     "number": int,
     "uuid": lambda text: str(uuid.UUID(text)),

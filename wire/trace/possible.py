@@ -90,7 +90,7 @@ def subjects_of(match: Filter | None, among: Among) -> Iterator[SimpleNamespace]
             for kind in ("open", "close", "bytes"):
                 yield SimpleNamespace(kind=kind, malformed=kind == "bytes", **nothing)
         else:
-            every["malformed"] = False
+            every |= {"malformed": False, "broken": ()}
         if among == "request":
             every |= _NO_OUTCOME
         if among in ("log", "trace") or not about_calls:

@@ -110,10 +110,12 @@ def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
 
 def _seen(records: Iterable[Record], chosen: Filter | None, *, follow: bool = False) -> Iterator[Exchange]:
     """The exchanges of records. follow: whether to pair replies with requests even if the filter does not need it."""
+    from segstore.traces import followed
     from segstore.wire.trace import Exchanges
 
     needed = chosen is not None and Exchanges.needed(chosen.names)
-    return map(Exchanges(follow=follow or needed).see, records)
+    records, exchanges = followed(records, chosen, follow=follow or needed)
+    return map(exchanges.see, records)
 
 
 def _endings(source: Path, chosen: Filter) -> dict[int, Ending | None] | None:
@@ -121,12 +123,14 @@ def _endings(source: Path, chosen: Filter) -> dict[int, Ending | None] | None:
 
     None if the filter reads no such facts, so that a record can be decided when it comes.
     """
-    from segstore.wire.trace import OF_REPLIES, Exchanges
+    from segstore.traces import followed
+    from segstore.wire.trace import OF_REPLIES
 
     if chosen.names.isdisjoint(OF_REPLIES):
         return None
     with _reading(source, report_damage=False) as (_, records):
-        return {place: seen.ending for place, seen in Exchanges().settled(records) if chosen(seen)}
+        held, exchanges = followed(records, chosen)
+        return {place: seen.ending for place, seen in exchanges.settled(held) if chosen(seen)}
 
 
 def _chosen(
@@ -184,7 +188,7 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
     Events are taken out of appends and reads; text and JSON are printed as text, other bytes as hex.
 
     Filters can use these names: type kind rpc status code segment stream scope data flow sequence request_id
-    writer_id connection direction failure malformed size latency time.
+    writer_id connection direction failure malformed size latency time broken.
     """
     from segstore.traces import redacted
     from segstore.wire.trace import to_line
@@ -210,16 +214,21 @@ def _shown(
     source: Path, records: Iterable[Record], chosen: Filter | None, *, pair: bool, follow: bool
 ) -> Iterator[Exchange]:
     """The exchanges to show. pair: whether replies are shown with their latency. follow: whether the trace grows."""
-    from segstore.wire.trace import OF_REPLIES, Exchanges
+    from segstore.traces import followed, reads_verdicts
+    from segstore.wire.trace import OF_REPLIES
 
     if chosen is None:
         return _seen(records, None, follow=pair)
     if not follow and not is_pipe(str(source)):
         return (seen for _, seen, matches in _chosen(records, chosen, _endings(source, chosen), follow=pair) if matches)
+    if follow and reads_verdicts(chosen):
+        problem = "broken: --follow shows a trace that grows, and only a complete trace is judged"
+        raise click.BadParameter(problem, click.get_current_context(), param_hint=_FILTER)
     _check_possible(chosen)
     if chosen.names.isdisjoint(OF_REPLIES):
         return filter(chosen, _seen(records, chosen, follow=pair))
-    settled = Exchanges().settled(records)
+    records, exchanges = followed(records, chosen)
+    settled = exchanges.settled(records)
     return (seen for _, seen in (settled if follow else sorted(settled, key=itemgetter(0))) if chosen(seen))
 
 
@@ -410,7 +419,7 @@ def view(sources: tuple[Path, ...], output: Path, against: Path | None, ignore: 
     with contextlib.ExitStack() as stack:
         advance = None
         if size >= _LONG_WORK_BYTES and _is_terminal():
-            bar: Any = click.progressbar(length=2 * size, label="reading", file=sys.stderr)
+            bar: Any = click.progressbar(length=3 * size, label="reading", file=sys.stderr)
             advance = stack.enter_context(bar).update
         try:
             written = write_page(output, sources, against, ignore=ignore, exact=exact, advance=advance)

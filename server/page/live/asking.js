@@ -15,15 +15,9 @@ class Gone extends Failed {}
 // The token comes from the address (#token=…) or is typed in; it is kept until the tab is closed.
 const FRAGMENT = "#token=";
 if (location.hash.startsWith(FRAGMENT)) {
-  sessionStorage.setItem("token", decoded(location.hash.slice(FRAGMENT.length)));
+  const token = location.hash.slice(FRAGMENT.length);  // may have a % that encodes nothing
+  sessionStorage.setItem("token", attempt(() => decodeURIComponent(token), token));
   history.replaceState(null, "", location.pathname + location.search);
-}
-function decoded(text) {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return text;  // a token may have a % that encodes nothing
-  }
 }
 /**
  * Requests a resource and returns its JSON, or its bytes. path: with {names} that `parts` has. query: without empty

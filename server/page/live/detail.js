@@ -27,9 +27,7 @@ drawer.addEventListener("close", () => {
   if (document.activeElement === document.body || requestsTable.contains(document.activeElement)) opener?.focus();
   lookSoon(0);
 });
-drawer.addEventListener("click", (event) => {
-  if (event.target === drawer) drawer.close();  // beside its content: on the backdrop
-});
+drawer.addEventListener("click", ({ target }) => { if (target === drawer) drawer.close(); });  // on the backdrop
 
 /** The numbers of the listed requests, newest first. */
 const listed = () => Array.from(requestsTable.querySelectorAll("tbody tr"), (row) => row.shown.number);

@@ -26,13 +26,7 @@ function modelsIn(all, schema, nameOf) {
   return union(schema).map(({ $ref }) => all[$ref.split("/").at(-1)]).map((model) => [nameOf(model), model]);
 }
 
-function readJson(text) {
-  try {
-    return JSON.parse(text);
-  } catch {
-    return text;
-  }
-}
+const readJson = (text) => attempt(() => JSON.parse(text), text);
 
 let fieldsMade = 0;
 
@@ -139,9 +133,7 @@ class Editor {
     this.root = element("form", { className: "editor", hidden: true, noValidate: true }, this.heading, this.area,
       this.rest, element("div", { className: "buttons" }, this.submit, button("Cancel", () => this.close())));
     onSubmit(this.root, () => this.try());
-    this.root.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") this.close();
-    });
+    this.root.addEventListener("keydown", ({ key }) => { if (key === "Escape") this.close(); });
   }
 
   /** Shows the form. label: of its button. content: its inputs. */

@@ -13,8 +13,7 @@ const recordingsForm = element("form", null,
   element("label", null, "Limit, MiB", recordingLimit),
   element("button", { className: "main" }, "Start recording"),
   element("label", null, "Download as", downloadForm),
-  button("Download latest traffic", () => download("segstore",
-    (query) => ask("GET", "/v1/trace", { query, isFile: true, patience: DOWNLOAD_MS }))));
+  button("Download latest traffic", () => download("segstore", "/v1/trace")));
 
 addTable({
   id: "recordings",
@@ -30,7 +29,7 @@ addTable({
     ["Bytes", (each) => number(each.size), "n"],
     ["Actions", (each, cell) => { cell.firstElementChild.hidden = !each.running; }, "buttons", [
       change("Stop", "POST", "/v1/recordings/{name}/stop", (each) => `${each.name} was stopped.`),
-      rowButton("Download", downloadRecording),
+      rowButton("Download", (each) => download(each.name, "/v1/recordings/{name}/trace", each)),
       change("Delete", "DELETE", "/v1/recordings/{name}", (each) => `${each.name} was deleted.`),
     ]],
   ],
@@ -50,16 +49,12 @@ onSubmit(recordingsForm, async () => {
   if (await act(start, ({ name }) => `${name} was started.`)) recordingName.value = "";
 });
 
-function downloadRecording(each) {
-  return download(each.name,
-    (query) => ask("GET", "/v1/recordings/{name}/trace", { parts: each, query, isFile: true, patience: DOWNLOAD_MS }));
-}
-
 /** Saves a trace as a file. It is fetched by the script, because a link would not send the token. */
-function download(name, fetching) {
+function download(name, path, parts = {}) {
   const form = downloadForm.value, file = `${name}.${form}`;
   return act(async () => {
-    const saving = element("a", { href: URL.createObjectURL(await fetching({ form })), download: file });
+    const trace = await ask("GET", path, { parts, query: { form }, isFile: true, patience: DOWNLOAD_MS });
+    const saving = element("a", { href: URL.createObjectURL(trace), download: file });
     saving.click();
     return setTimeout(() => URL.revokeObjectURL(saving.href), SAVING_MS); // some browsers read it only then
   }, () => `${file} was downloaded.`);

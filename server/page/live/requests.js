@@ -74,8 +74,7 @@ function setAddress(opened, isNew) {
   if (opened) query.set("request", opened);
   const address = `${location.pathname}${query.size ? `?${query}` : ""}${location.hash}`;
   if (address === location.pathname + location.search + location.hash) return;
-  if (isNew) history.pushState(null, "", address);
-  else history.replaceState(null, "", address);
+  history[isNew ? "pushState" : "replaceState"](null, "", address);
 }
 
 function followAddress() {

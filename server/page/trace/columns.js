@@ -47,14 +47,16 @@ class Trace {
   async load() {
     this.tables = await parsed(this.section("tables"));
     const count = this.count = this.tables.count;
+    this.verdicts = new Map();  // by the records that they name
+    for (const verdict of Object.values(this.tables.broken).flatMap(({ verdicts }) => verdicts)) {
+      for (const at of verdict.records) this.verdicts.set(at, [...this.verdictsOf(at), verdict]);
+    }
     const column = async (name, words = 1) => gathered(await unpacked(this.section(name)), count, words);
-    this.what = await unpacked(this.section("what"));
-    this.mark = await unpacked(this.section("mark"));
+    for (const name of ["what", "mark"]) this[name] = await unpacked(this.section(name));
     this.since = new BigInt64Array((await column("ts", 2)).buffer);
     this.start = BigInt(this.tables.start_ns);
-    for (const name of ["lane", "size", "code", "events", "segments", "writer", "call"]) {
-      this[name] = await column(name);
-    }
+    const columns = ["lane", "size", "code", "events", "segments", "writer", "call"];
+    for (const name of columns) this[name] = await column(name);
     this.ids = await column("request_id", 2);
     this.requestId = new BigInt64Array(this.ids.buffer);
     this.place();
@@ -84,9 +86,8 @@ class Trace {
 
   /** Links requests and replies, blocks and their ends; counts by lane what density is drawn of. */
   link(reply, block) {
-    for (const name of ["replyOf", "requestOf", "endOf", "blockOf", "flow"]) {
-      this[name] = new Int32Array(this.count).fill(-1);
-    }
+    const links = ["replyOf", "requestOf", "endOf", "blockOf", "flow"];
+    for (const name of links) this[name] = new Int32Array(this.count).fill(-1);
     for (let at = 0; at < this.count; at++) {
       if (reply[at]) {
         this.replyOf[at] = at + reply[at];
@@ -99,7 +100,7 @@ class Trace {
         this.flow[at - block[at]] = this.flow[at];
       }
     }
-    const isMarked = (at) => this.mark[at] !== 0;
+    const isMarked = (at) => this.mark[at] !== 0 || this.verdicts.has(at);
     this.problems = this.runningCount(isMarked);
     this.problemsBefore = this.runningCount(isMarked, false);
     this.replies = this.runningCount((at) => (this.what[at] & REPLY) !== 0);
@@ -107,6 +108,16 @@ class Trace {
 
   callOf(at) {
     return this.call[at] ? this.tables.calls[this.call[at] - 1] : null;
+  }
+
+  verdictsOf(at) {
+    return this.verdicts.get(at) ?? [];
+  }
+
+  /** The meaning of a record's mark, and the rules whose verdicts name it, with their sentences; "" if it has none. */
+  problemOf(at) {
+    const broken = this.verdictsOf(at).map(({ rule }) => `‼ ${rule}: ${this.tables.broken[rule].sentence}`);
+    return [MARKS[this.mark[at]][0], ...new Set(broken)].filter(Boolean).join(", ");
   }
 
   /** How many of the records before each place have a property: of lanes one after another, or of the trace. */

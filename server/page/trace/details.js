@@ -9,6 +9,7 @@ async function recordDetails({ trace }, at, open) {
   return [
     factsOf(trace, at),
     linksOf(trace, at, open),
+    ...trace.verdictsOf(at).map((verdict) => verdictIn(trace, at, verdict, open)),
     (kind === "open" || kind === "close") && eventOf(bytes),
     call && pairsOf(call.facts),
     call && section("Message", element("pre", null, plainLines(call.message))),
@@ -61,20 +62,26 @@ function linksOf(trace, at, open) {
     "Before on this connection": place > trace.laneStart[lane] ? trace.ofLane[place - 1] : -1,
     "Next on this connection": place + 1 < trace.laneStart[lane + 1] ? trace.ofLane[place + 1] : -1,
   };
-  return element("div", { className: "links" }, ...Object.entries(links).map(([label, other]) =>
-    other >= 0 && link(`${label}: ${plain(trace.nameOf(other))} (${other + 1})`, () => open(other))));
+  return linksTo(trace, Object.entries(links).filter(([, other]) => other >= 0), open);
+}
+
+const linksTo = (trace, records, open) => element("div", { className: "links" }, ...records.map(([label, other]) =>
+  link(`${label}: ${plain(trace.nameOf(other))} (${other + 1})`, () => open(other))));
+
+/** A verdict that names a record: the rule, what was seen, and the other records that show it. */
+function verdictIn(trace, at, { rule, text, expected, actual, records }, open) {
+  const others = records.filter((other) => other !== at).map((other) => ["See", other]);
+  return section(`‼ Broken rule: ${rule}`, element("p", null, shown(trace.tables.broken[rule].sentence)),
+    pairs([["Verdict", shown(text)], expected !== null && ["Expected", shown(expected)],
+      actual !== null && ["Actual", shown(actual)]]), linksTo(trace, others, open));
 }
 
 const valueText = (value) => shown(typeof value === "string" ? value : JSON.stringify(value));
 const pairsOf = (object) => pairs(Object.entries(object).map(([name, value]) => [shown(name), valueText(value)]));
 
 function eventOf(bytes) {
-  const text = new TextDecoder().decode(bytes.all);
-  try {
-    return pairsOf(JSON.parse(text));
-  } catch {  // another recorder's form: shown as it is
-    return text && element("pre", null, shown(text));
-  }
+  const text = new TextDecoder().decode(bytes.all);  // another recorder's form is shown as it is
+  return attempt(() => pairsOf(JSON.parse(text)), text && element("pre", null, shown(text)));
 }
 
 /** The events of an append: of a block, or of its end, which may hold all of them. */
@@ -129,23 +136,14 @@ function preview(part, size) {
 }
 
 /** Bytes as text, if they are UTF-8 without control characters; null if not. The last character may be cut off. */
-function asText(bytes) {
-  try {
-    const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes, { stream: true });
-    return text && !/[^\P{Cc}\t\n\r]/u.test(text) ? text : null;
-  } catch {
-    return null;
-  }
-}
+const asText = (bytes) => attempt(() => {
+  const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes, { stream: true });
+  return text && !/[^\P{Cc}\t\n\r]/u.test(text) ? text : null;
+});
 
 /** A text as indented JSON, if it is an object or a list; null if not. */
-function asJson(text) {
-  try {
-    return /^\s*[[{]/.test(text ?? "") ? JSON.stringify(JSON.parse(text), null, 2) : null;
-  } catch {
-    return null;
-  }
-}
+const asJson = (text) =>
+  /^\s*[[{]/.test(text ?? "") ? attempt(() => JSON.stringify(JSON.parse(text), null, 2)) : null;
 
 /**
  * The events in framed bytes, without padding, and the bytes after them: where each starts, how many of its bytes are

@@ -108,7 +108,9 @@ class Parser {
       return { name, test: (value) => hasAny(value) && matches(value) !== isNegated };
     }
     const wanted = this.value(sort);
-    if (sort === "texts") return { name, test: (value) => hasAny(value) && value.includes(wanted) !== isNegated };
+    if (sort === "texts" || sort === "rules") {
+      return { name, test: (value) => hasAny(value) && value.includes(wanted) !== isNegated };
+    }
     if (sort === "size" && sign === "<" && wanted === 0n) return { any: [] };
     return { name, test: (value) => value !== null && COMPARE[sign](value, wanted) };
   }
@@ -207,12 +209,7 @@ const textOf = (value) =>
 
 /** The value of a JSON document at a path, if there is one; objects and arrays are none. */
 function valuesAt(payload, keys) {
-  let value;
-  try {
-    value = JSON.parse(STRICT.decode(payload));
-  } catch {
-    return [];
-  }
+  let value = attempt(() => JSON.parse(STRICT.decode(payload)), {});  // without a value at any path
   for (const key of keys) {
     const isThere = value !== null && typeof value === "object" && Array.isArray(value) === (typeof key === "number")
       && Object.hasOwn(value, key);
@@ -268,6 +265,7 @@ const VALUES = {
     return request < 0 ? null : trace.since[at] - trace.since[request];
   },
   time: (trace, at) => trace.since[at],
+  broken: (trace, at) => trace.verdictsOf(at).map(({ rule }) => rule),
   data: (trace) => trace.payloads,
 };
 

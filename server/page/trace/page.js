@@ -18,7 +18,7 @@ class Page {
     const letterOf = (_, index) => count > 1 ? (index + 10).toString(36).toUpperCase() : "";  // from A
     const letters = Array.from({ length: count }, letterOf);
     const on = { move: (view) => this.moved(view), focus: (view) => { this.current = view; },
-      open: (view, at) => this.open(view, at) };
+      open: (view, at) => this.open(view, at), filter: (text) => this.filter(filterInput.value = text) };
     const traces = letters.map((_, index) => new Trace((name) => byId(`${index}-${name}`).textContent));
     for (const trace of traces) await trace.load();
     byId("loading").remove();
@@ -68,9 +68,8 @@ class Page {
       this.typing = setTimeout(() => this.filter(filterInput.value), 250);
     });
     onSubmit(tools);
-    tools.axis.addEventListener("change", () => {
-      for (const view of this.views) view.timeline.setOrder(tools.axis.value === "order");
-    });
+    const setOrder = ({ timeline }) => timeline.setOrder(tools.axis.value === "order");
+    tools.axis.addEventListener("change", () => this.views.forEach(setOrder));
     const acts = {
       in: () => this.current.timeline.zoom(0.6),
       out: () => this.current.timeline.zoom(1.6),
@@ -80,9 +79,8 @@ class Page {
       help: () => byId("keys").showModal(),
     };
     for (const [name, act] of Object.entries(acts)) tools[name].addEventListener("click", act);
-    matchMedia("(prefers-color-scheme:dark)").addEventListener("change", () => {
-      for (const view of this.views) view.timeline.changed();
-    });
+    const redraw = () => this.views.forEach(({ timeline }) => timeline.changed());
+    matchMedia("(prefers-color-scheme:dark)").addEventListener("change", redraw);
     drawer.addEventListener("close", () => {
       this.opening++;
       history.replaceState(null, "", location.pathname + location.search);

@@ -225,7 +225,9 @@ class Timeline {
     for (let place = to - 1; place >= from; place--) {
       const at = trace.ofLane[place], x = this.x(this.pos(at)), kind = trace.what[at] & KIND;
       const reply = trace.what[at] & REPLY ? 1 : 0, middle = y + (reply ? REPLY_Y : REQUEST_Y);
+      const isBroken = trace.verdicts.has(at);
       context.globalAlpha = alpha(at);
+      if (isBroken) this.bar("badbox", x - 9, middle - 12, 18, 24);
       if (kind === OPEN || kind === CLOSE) {
         const colour = kind === CLOSE && reply ? "bad" : "text", left = kind === OPEN ? x : x - 5;
         this.bar(colour, x - 1, y + 6, 2, LANE - 14);
@@ -240,9 +242,11 @@ class Timeline {
       }
       const isEvent = kind === OPEN || kind === CLOSE, name = plain(trace.nameOf(at)), room = nextX[reply] - x;
       if (room >= 40 && context.measureText(name).width <= room - 14) {
-        context.fillStyle = trace.mark[at] === 1 ? this.colour("bad") : this.colour("text");
+        context.fillStyle = this.colour(trace.mark[at] === 1 || isBroken ? "bad" : "text");
         context.fillText(name, x + 8, middle + (isEvent ? 0 : reply ? 4 : -4));
       }
+      context.fillStyle = this.colour("bad");
+      if (isBroken) context.fillText("‼", x - 5, y + LANE / 2 + 1);
       if (isEvent) nextX.fill(x);
       else nextX[reply] = x;
     }
@@ -398,6 +402,7 @@ class Timeline {
     const names = trace.namesOf(at).map(([name]) => plain(name)).join(", "), latency = trace.latencyOf(at);
     const since = duration(Number(trace.since[at])), waited = latency && `, ${latency} after its request`;
     tip.textContent = `${plain(trace.nameOf(at))} ${names}\n${since}${waited}, ${many(trace.size[at], "byte")}`;
+    if (trace.problemOf(at)) tip.append(`\n${trace.problemOf(at)}`);
     tip.style.left = `${Math.max(Math.min(x + 12, this.width - tip.offsetWidth - 4), 0)}px`;
     tip.style.top = `${this.scroller.offsetTop + y + 16}px`;
   }

@@ -2,9 +2,7 @@
 
 const LIST = 50;
 
-function say(text) {
-  byId("said").textContent = text;
-}
+const say = (text) => put(byId("said"), text);
 
 class View {
   /** `on.open(view, at)`: a record is opened; `on.focus(view)`: it is used; `on.move(view)`: it shows another range. */
@@ -47,8 +45,13 @@ class View {
     const { length: damaged } = tables.gaps, { notes } = tables;
     const about = damaged ? `${many(damaged, "part")} of the file could not be read` : "What is not on this page";
     const properties = { className: damaged ? "notes" : "notes quiet", open: damaged > 0, hidden: !notes.length };
-    return [element("p", { className: "facts" }, facts), element("details", properties, element("summary", null, about),
-      element("ul", null, ...notes.map((note) => element("li", null, plain(note)))))];
+    const links = Object.entries(tables.broken).map(([rule, { verdicts }]) =>
+      link(`${rule} (${verdicts.length})`, () => this.on.filter(`broken = "${rule}"`)));
+    const rules = element("p", { className: "links problem", hidden: !links.length },
+      `‼ ${many(links.length, "rule")} broken:`, ...links);
+    const list = element("ul", null, ...notes.map((note) => element("li", null, plain(note))));
+    return [element("p", { className: "facts" }, facts), rules,
+      element("details", properties, element("summary", null, about), list)];
   }
 
   get shownCount() {
@@ -73,17 +76,18 @@ class View {
       const names = trace.namesOf(at).map(([name]) => name), more = names.length - 3;
       return names.slice(0, 3).join(", ") + (more > 0 ? ` and ${more} more` : "");
     };
+    const colourOf = (at) => trace.verdicts.has(at) ? "bad" : MARKS[trace.mark[at]][2];
     fill(this.records, [
       ["Record", (at) => at + 1, "n a"],
       ["Time", (at) => duration(Number(trace.since[at])), "n"],
       ["Connection", (at) => trace.connectionOf(trace.lane[at]), "x"],
       ["Direction", (at) => `${trace.what[at] & REPLY ? "←" : "→"} ${trace.sideOf(at)}`],
-      ["What", (at) => MARKS[trace.mark[at]][1] + trace.nameOf(at), "t"],
+      ["What", (at) => (trace.verdicts.has(at) ? "‼ " : "") + MARKS[trace.mark[at]][1] + trace.nameOf(at), "t"],
       ["Segment", segments, "w"],
       ["Bytes", (at) => number(trace.size[at]), "n x"],
       ["Latency", (at) => trace.latencyOf(at), "n z"],
-    ], records, (at) => at, { act: (at) => this.open(at),
-      classOf: (at) => `${MARKS[trace.mark[at]][2]}${at === this.timeline.selected ? " chosen" : ""}` });
+    ], records, (at) => at, { act: (at) => this.open(at), titleOf: (at) => trace.problemOf(at),
+      classOf: (at) => `${colourOf(at)}${at === this.timeline.selected ? " chosen" : ""}` });
     const range = `${number(this.from + 1)} to ${number(to)} of ${number(count)}`;
     put(this.where, count ? range : "No record matches.");
     this.pages.forEach((page, index) => { page.disabled = index < 2 ? this.from === 0 : to >= count; });
@@ -98,7 +102,7 @@ class View {
     const row = this.records.querySelector("tr.chosen");
     if (row) this.records.scrollTop = row.offsetTop - 120;
     const place = connection === "controller" ? connection : `connection ${connection}`;
-    const problem = trace.mark[at] ? `, ${MARKS[trace.mark[at]][0]}` : "";
+    const problem = trace.problemOf(at) && `, ${trace.problemOf(at)}`;
     const what = `${plain(trace.nameOf(at))}, ${trace.sideOf(at)}, ${place}`;
     say(`Record ${at + 1}: ${what}, at ${duration(Number(trace.since[at]))}${problem}`);
   }
@@ -117,9 +121,9 @@ class View {
   }
 
   nextProblem(step) {
-    const { problemsBefore, count, mark: marks } = this.trace, total = problemsBefore[count];
+    const { problemsBefore, count } = this.trace, total = problemsBefore[count];
     if (!total) return;
-    const at = this.timeline.selected, after = step > 0 ? (marks[at] ? 1 : 0) : -1;
+    const at = this.timeline.selected, after = step > 0 ? problemsBefore[at + 1] - problemsBefore[at] : -1;
     const wanted = at < 0 ? 0 : (problemsBefore[at] + after + total) % total;
     this.choose(firstPlace(0, count, (record) => problemsBefore[record + 1] > wanted));
   }

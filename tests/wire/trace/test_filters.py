@@ -49,6 +49,7 @@ def subject(**known: Any) -> Any:
         "time_ns": None,
         "call": None,
         "status": None,
+        "broken": (),
     }
     return SimpleNamespace(**{**unknown, **known})
 
@@ -64,6 +65,7 @@ READ = subject(
     size=4096,
     latency_ns=5_000_000,
     time_ns=1_500_000_000,
+    broken=("lost-write", "duplicate"),
 )
 MERGE = subject(
     segments=("a/b/0", "c/d/1.#epoch.0#transaction.00000000000000000000000000000001"),
@@ -117,6 +119,11 @@ MERGE = subject(
         "time > 1s",
         "time < 0.1min",
         "time >= 0",
+        "broken = lost-write",
+        'broken == "Duplicate"',
+        "broken != reordered",
+        "broken ~ *",
+        "broken !~ /^poll/",
         "not (type = HELLO or size < 10B)",
         "type = HELLO or type = READ_SEGMENT and size = 4KiB",
         "not type = HELLO and not not code = 9",
@@ -216,6 +223,9 @@ WRONG = [
     ("status = STREAM_EXIST", 10, "a status (STREAM_EXISTS?)", "STREAM_EXIST"),
     ("status != unavailabel", 11, "a status (UNAVAILABLE?)", "unavailabel"),
     ("status = SUCCESS", 10, "a status such as OK", "SUCCESS"),
+    ("broken = lost-wirte", 10, "a rule (lost-write?)", "lost-wirte"),
+    ("broken = x", 10, "a rule such as lost-write", "x"),
+    ("broken > duplicate", 8, "one of = != ~ !~", ">"),
     ("direction = in", 13, "request or reply", "in"),
     ("failure = maybe", 11, "true or false", "maybe"),
     ("kind = frames", 8, "frame, call, open, close or bytes", "frames"),

@@ -48,6 +48,8 @@ FILTERS = {
     "data.city = ''": "rule reply log trace",
     "size < 0B": "",
     "type = HELLO and segment = a/b/0": "",
+    "broken = lost-write": "trace",
+    "not broken ~ '*'": "rule reply log trace",
     "size < 1 or latency < 0": "rule reply log trace",
 }
 """Filters, and the records that each may match: requests of a rule, replies of a rule, a log, a trace."""
