@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from segstore.pipeline.engine import Table, engine_of
 from segstore.pipeline.trace.columns import PLACE, ColumnError
-from segstore.wire.history import FOLDS, Broken, Fact, Finding, Place, first_fold, first_key
+from segstore.wire.history import FOLDS, UNREAD, Broken, Fact, Finding, Place, first_fold, first_key
 from segstore.wire.trace import Direction, Record, RecordKind
 
 CHECKED: Final = ("file", "block", "record", "kind", "ts_ns", "connection", "direction", "frame")
@@ -62,6 +62,21 @@ kind, name: of the key, such as a segment and its name. places: all records that
 block, record and ts_ns are the last one's. unknown: null for a broken rule; else how often the records do not decide
 it, with the reason in `text`, and no place.
 """
+_NULL: Final = ", ".join(
+    f"CASE WHEN damaged.file IS NULL THEN judged.{name} END AS {name}" for name in VERDICTS.names[4:-1]
+)
+_KNOWN: Final = f"""
+SELECT judged.rule, judged.kind, judged.name,
+  CASE WHEN damaged.file IS NULL THEN judged.text ELSE '{UNREAD}' END AS text, {_NULL},
+  CASE WHEN damaged.file IS NULL THEN judged.unknown ELSE 1 END AS unknown
+FROM {{judged}} AS judged LEFT JOIN (
+  SELECT skipped.file
+  FROM (SELECT file, min(block) AS first FROM {{rows}} WHERE kind = 'skipped' GROUP BY file) AS skipped
+  JOIN (SELECT file, max(block) AS last FROM {{rows}} WHERE kind <> 'skipped' GROUP BY file) AS read
+  ON skipped.file = read.file AND skipped.first < read.last) AS damaged
+ON judged.file = damaged.file
+"""
+"""Verdicts on files with records behind a part that could not be read are unknown, as in `segstore.check`."""
 _LAST: Final = (1 << 63) - 1
 _AT_ONCE: Final = 4096
 
@@ -77,7 +92,8 @@ def verdicts(rows: Table) -> Table:
     engine = engine_of(rows)
     records = f"SELECT {', '.join(CHECKED)} FROM {{rows}} WHERE kind <> 'skipped'"
     facts = engine.mapped(engine.statement(records, rows=rows), _facts, _FACTS, PLACE[:2], PLACE)
-    return engine.mapped(facts, _verdicts, VERDICTS, _FACTS.names[:2], _FACTS.names[:-1])
+    judged = engine.mapped(facts, _verdicts, VERDICTS, _FACTS.names[:2], _FACTS.names[:-1])
+    return engine.statement(_KNOWN, rows=rows, judged=judged)
 
 
 def _facts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -18,13 +18,13 @@ import json
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree
 
-from segstore.wire.history import RULES, Broken, Judge, Place, Verdicts, judge, read_history
+from segstore.wire.history import RULES, UNREAD, Broken, Judge, Place, Verdicts, judge, read_history
 from segstore.wire.printable import printable
 from segstore.wire.trace import Record
 
@@ -122,13 +122,22 @@ def check(paths: Sequence[str | Path]) -> Report:
     skipped: list[str] = []
     whole = Verdicts([], Counter(), 0)
     if traces := [name for name in names if name not in histories]:
-        whole = judge(records_of(traces, skipped))
+        damaged: set[str] = set()
+        whole = _known(judge(records_of(traces, skipped, damaged)), damaged)
     for name in histories:
         verdicts = check_history(name)
         whole = Verdicts(
             whole.broken + verdicts.broken, whole.unknown + verdicts.unknown, whole.records + verdicts.records
         )
     return Report(whole, skipped, frozenset(histories))
+
+
+def _known(verdicts: Verdicts, damaged: Collection[str]) -> Verdicts:
+    """Returns verdicts on damaged files as unknown: the records that are missing may explain what was seen."""
+    broken = [verdict for verdict in verdicts.broken if verdict.places[-1].file not in damaged]
+    doubtful = (verdict.rule for verdict in verdicts.broken if verdict.places[-1].file in damaged)
+    unknown = verdicts.unknown + Counter((rule, UNREAD) for rule in doubtful)
+    return Verdicts(broken, unknown, verdicts.records)
 
 
 def check_history(path: str) -> Verdicts:
@@ -149,39 +158,45 @@ def _is_history(path: str) -> bool:
     return line.lstrip().startswith(b"{") and any(word in line for word in _HISTORY_STARTS) and b'"process"' in line
 
 
-def records_of(paths: Iterable[str], skipped: list[str]) -> Iterator[Placed]:
+def records_of(paths: Iterable[str], skipped: list[str], damaged: set[str]) -> Iterator[Placed]:
     """Yields the records of traces, with their places, in the order of their times; within a file in its order.
 
-    skipped: gets a sentence for each part that cannot be read. Raises as `check`.
+    skipped: gets a sentence for each part that cannot be read. damaged: gets the files with records behind such a part.
+    Raises as `check`.
     """
     from segstore.pipeline.trace.files import find_traces, plan
 
     pieces = plan(find_traces(paths), sys.maxsize)
-    return heapq.merge(*(_of_piece(piece, skipped) for piece in pieces), key=_time)
+    return heapq.merge(*(_of_piece(piece, skipped, damaged) for piece in pieces), key=_time)
 
 
 def _time(placed: Placed) -> int:
     return placed[0].time_ns
 
 
-def _of_piece(piece: FileRange, skipped: list[str]) -> Iterator[Placed]:
+def _of_piece(piece: FileRange, skipped: list[str], damaged: set[str]) -> Iterator[Placed]:
     from segstore.pipeline.trace.files import Skipped
     from segstore.pipeline.trace.reading import read_piece
 
-    records = _located(piece, skipped, Skipped, read_piece)
+    records = _located(piece, skipped, damaged, Skipped, read_piece)
     return iter(sorted(records, key=_time)) if piece.form == "packets" else records
 
 
 def _located(
-    piece: FileRange, skipped: list[str], kind: type[Any], read: Callable[[FileRange], Iterator[Any]]
+    piece: FileRange, skipped: list[str], damaged: set[str], kind: type[Any], read: Callable[[FileRange], Iterator[Any]]
 ) -> Iterator[Placed]:
+    first_skip, last = sys.maxsize, -1
     with closing(read(piece)) as chunks:  # type: ignore[type-var]  # generators
         for chunk in chunks:
             if isinstance(chunk, kind):
                 skipped.append(str(chunk))
+                first_skip = min(first_skip, chunk.offset)
                 continue
+            last = max(last, chunk.block)
             for block, number, record in chunk:
                 yield Place(piece.path, block, number, record[1], record[0]), record
+    if first_skip < last:
+        damaged.add(piece.path)
 
 
 # --- the fewest records that break a rule -----------------------------------------------------------------------------

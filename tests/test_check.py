@@ -57,6 +57,16 @@ def test_a_torn_trace_is_judged_as_far_as_it_can_be_read(tmp_path: Path) -> None
     assert part in report.text()
 
 
+def test_behind_a_part_that_cannot_be_read_nothing_is_certain(tmp_path: Path) -> None:
+    path = with_loose_bytes(tmp_path / "trace.jsonl")
+    header, *lines = path.read_text().splitlines()
+    path.write_text("\n".join([header, "nonsense", *lines]))
+    report = check([path])
+    assert not report.broken
+    assert report.verdicts.unknown["frames-only", "parts of the recording could not be read"] == 1
+    assert run(path)[0] == 1
+
+
 def test_correct_traces_have_no_verdict() -> None:
     report = check([FIXTURES])
     assert not report.broken, report.text()
@@ -80,7 +90,7 @@ def test_forms_of_a_report(tmp_path: Path) -> None:
 
 def test_the_fewest_exchanges_that_break_a_rule(tmp_path: Path) -> None:
     path = with_loose_bytes(tmp_path / "trace.jsonl")
-    records = list(records_of([str(path)], []))
+    records = list(records_of([str(path)], [], set()))
     (verdict,) = check([path]).broken
     fewest = reduced(records, verdict)
     assert len(fewest) == 1

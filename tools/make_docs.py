@@ -16,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
+
 from segstore.cli.settings import groups
 from segstore.wire import COMMANDS, MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, Command
 from segstore.wire.codec import COMMANDS_SINCE, COMMANDS_UNTIL, FIELDS_SINCE, RELEASES, longest_frame_in
@@ -330,8 +332,8 @@ def histories() -> str:
         "|---|---|---|",
     ]
     for name, operation in OPERATIONS.items():
-        fields = [f"`{field}`" for field in operation.required] + [f"`{field}`?" for field in operation.optional]
-        lines.append(f"| `{name}` | {', '.join(fields)} | {operation.text} |")
+        fields = [f"`{field.name}`" + "?" * (not field.required) for field in msgspec.structs.fields(operation)]
+        lines.append(f"| `{name}` | {', '.join(fields)} | {' '.join((operation.__doc__ or '').split())} |")
     lines += [
         "",
         "Segments, tables, keys and groups are names; events and values are any JSON. An offset is any number that",

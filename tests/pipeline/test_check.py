@@ -41,8 +41,12 @@ def compare(rows: Iterable[tuple[Any, ...]], report: Report) -> None:
 
 
 def checked_files(folder: Path) -> list[str]:
-    """Returns traces that break rules, and traces that do not."""
-    return [str(with_loose_bytes(folder / "loose.jsonl")), *sorted(map(str, FIXTURES.glob("*.jsonl")))]
+    """Returns traces that break rules, traces that do not, and a trace of which a part cannot be read."""
+    loose = with_loose_bytes(folder / "loose.jsonl")
+    lines = loose.read_text().splitlines()
+    damaged = folder / "damaged.jsonl"
+    damaged.write_text("\n".join([lines[0], "nonsense", *lines[1:]]))
+    return [str(loose), str(damaged), *sorted(map(str, FIXTURES.glob("*.jsonl")))]
 
 
 def test_on_this_machine(tmp_path: Path) -> None:

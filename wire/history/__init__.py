@@ -4,7 +4,7 @@ Sans I/O. Rules are folds over the facts of one key; see `segstore.wire.history.
 """
 
 from segstore.wire.history.facts import Broken, Fact, Finding, Key, Open, Place
-from segstore.wire.history.judge import FOLDS, Judge, Verdicts, first_fold, first_key, in_order, judge, placed
+from segstore.wire.history.judge import FOLDS, UNREAD, Judge, Verdicts, first_fold, first_key, in_order, judge, placed
 from segstore.wire.history.lines import OPERATIONS, HistoryError, read_history
 from segstore.wire.history.rules import RULES, HistoryRule
 
@@ -12,6 +12,7 @@ __all__ = [
     "FOLDS",
     "OPERATIONS",
     "RULES",
+    "UNREAD",
     "Broken",
     "Fact",
     "Finding",

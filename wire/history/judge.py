@@ -52,6 +52,10 @@ FOLDS: Final[Mapping[str, type[Fold]]] = {
 """The kind of a key → the fold of its facts."""
 
 
+UNREAD: Final = "parts of the recording could not be read"
+"""Why verdicts on a file are unknown that has records behind such a part."""
+
+
 class Verdicts(NamedTuple):
     """The result. broken: in the order of their last records. unknown: (rule, why) → how often."""
 

@@ -13,8 +13,8 @@ Refused, with line and field: lines that are no such object, unknown operations 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -55,207 +55,250 @@ _decode: Final = msgspec.json.Decoder(Line).decode
 
 
 class Ended(NamedTuple):
-    """An operation from its beginning to its end."""
+    """An operation from its beginning to its end. value: one of the classes below."""
 
     process: str
-    value: dict[str, Any]
+    value: Any
     outcome: str
     invoked: Place
     place: Place
 
 
-class HistoryOperation(NamedTuple):
-    """An operation of histories: its fields and its facts. optional: fields that may be absent. text: its meaning."""
+class _Operation(msgspec.Struct, forbid_unknown_fields=True):
+    """The value of an operation. The docstring of each class is its line in the reference."""
 
-    required: tuple[str, ...]
-    optional: tuple[str, ...]
-    text: str
-    facts: Callable[[Ended], Iterator[Fact]]
+    def facts(self, ended: Ended) -> Iterator[Fact]:
+        """Yields the facts of the operation."""
+        raise NotImplementedError
 
 
-def _events(ended: Ended) -> Iterator[tuple[int | None, Any]]:
-    """Yields offset and identity of each event of a poll: [offset, event], or the event alone."""
-    for event in ended.value.get("events", ()):
-        if isinstance(event, list) and len(event) == 2 and isinstance(event[0], int):
-            yield event[0], _identity(event[1])
-        else:
-            yield None, _identity(event)
+class Send(_Operation):
+    """Writes an event. offset: where it is stored. transaction: it belongs to it. key: the routing key in `stream`."""
+
+    segment: str
+    event: Any
+    offset: int | None = None
+    writer: str | int | None = None
+    transaction: str = ""
+    stream: str = ""
+    key: str | None = None
+
+    def facts(self, ended: Ended) -> Iterator[Fact]:
+        who, event = _name(self.writer, ended), _identity(self.event)
+        logged = LoggedEvent("sent", event, who, self.offset, ended.outcome, self.transaction, ended.invoked)
+        yield Fact(Key("log", self.segment), ended.place, logged)
+        if self.key is not None and ended.outcome == "ok":
+            keyed = KeyedEvent("sent", self.key, event, who, ended.invoked)
+            yield Fact(Key("stream", self.stream), ended.place, keyed)
+
+
+class Poll(_Operation):
+    """Reads events: a list of `[offset, event]`, or of events. group: the reader's. moved: the reader was moved to the
+    first event.
+    """
+
+    segment: str
+    events: list[Any] = []
+    reader: str | int | None = None
+    group: str | None = None
+    moved: bool = False
+    stream: str = ""
+    key: str | None = None
+
+    def facts(self, ended: Ended) -> Iterator[Fact]:
+        who, is_moved = _name(self.reader, ended), self.moved
+        for read in self.events:
+            pair = read if isinstance(read, list) and len(read) == 2 and type(read[0]) is int else (None, read)
+            offset, event = pair[0], _identity(pair[1])
+            logged = LoggedEvent("read", event, who, offset, "moved" if is_moved else "ok", "", ended.invoked)
+            is_moved = False
+            yield Fact(Key("log", self.segment), ended.place, logged)
+            if self.group is not None:
+                yield Fact(Key("group", self.group), ended.place, Delivery(who, self.segment, offset, event))
+            if self.key is not None:
+                keyed = KeyedEvent("read", self.key, event, who, ended.invoked)
+                yield Fact(Key("stream", self.stream), ended.place, keyed)
+
+
+class Commit(_Operation):
+    """Commits a transaction."""
+
+    transaction: str
+    segments: list[str]
+    what: ClassVar[str] = "committed"
+
+    def facts(self, ended: Ended) -> Iterator[Fact]:
+        if ended.outcome != "failed":
+            what = self.what if ended.outcome == "ok" else "unknown"
+            step = Transaction(self.transaction, "", what, ended.invoked)
+            for key in (Key("transaction", self.transaction), *(Key("log", segment) for segment in self.segments)):
+                yield Fact(key, ended.place, step)
+
+
+class Abort(Commit):
+    """Aborts a transaction."""
+
+    what: ClassVar[str] = "aborted"
+
+
+class _OfTable(_Operation):
+    table: str
+    key: str
+    value: Any = None
+    expected: int | None = None
+    version: int | None = None
+    what: ClassVar[str] = ""
+
+    def facts(self, ended: Ended) -> Iterator[Fact]:
+        if ended.outcome != "ok" and (self.what == "read" or (ended.outcome == "failed" and self.expected is None)):
+            return  # without effect and result
+        outcome = "refused" if ended.outcome == "failed" else ended.outcome
+        value = None if self.value is None else _identity(self.value)
+        operation = Operation(self.what, value, self.expected, self.version, outcome, ended.invoked)
+        yield Fact(Key("register", f"{self.table} {self.key}"), ended.place, operation)
+
+
+class Put(_OfTable):
+    """Writes an entry of a table. expected: only if the entry has this version; -1: only if there is no entry.
+    version: the new one.
+    """
+
+    what: ClassVar[str] = "put"
+
+
+class Remove(_OfTable):
+    """Removes an entry of a table. expected: only if the entry has this version."""
+
+    what: ClassVar[str] = "remove"
+
+
+class Get(_OfTable):
+    """Reads an entry of a table; without a value there is none."""
+
+    what: ClassVar[str] = "read"
+
+
+class Acquire(_Operation):
+    """A reader takes a segment."""
+
+    group: str
+    segment: str = ""
+    reader: str | int | None = None
+    what: ClassVar[str] = "acquired"
+
+    def facts(self, ended: Ended) -> Iterator[Fact]:
+        if ended.outcome == "ok":
+            step = Assignment(self.what, _name(self.reader, ended), self.segment)
+            yield Fact(Key("group", self.group), ended.place, step)
+
+
+class Release(Acquire):
+    """A reader gives a segment up."""
+
+    what: ClassVar[str] = "released"
+
+
+class Leave(Acquire):
+    """A reader ends or is removed."""
+
+    what: ClassVar[str] = "gone"
+
+
+class Complete(_Operation):
+    """A checkpoint is complete. positions: segment → offset."""
+
+    group: str
+    name: str
+    positions: dict[str, int]
+
+    def facts(self, ended: Ended) -> Iterator[Fact]:
+        if ended.outcome == "ok":
+            yield Fact(Key("group", self.group), ended.place, Checkpoint(self.name, tuple(self.positions.items())))
+
+
+class NoteTime(_Operation):
+    """A writer notes a time."""
+
+    stream: str
+    timestamp: int
+    writer: str | int | None = None
+
+    def facts(self, ended: Ended) -> Iterator[Fact]:
+        if ended.outcome == "ok":
+            yield Fact(Key("stream", self.stream), ended.place, Noted(_name(self.writer, ended), self.timestamp))
+
+
+class TimeWindow(_Operation):
+    """A reader gets a time window of a stream."""
+
+    stream: str
+    lower: int
+
+    def facts(self, ended: Ended) -> Iterator[Fact]:
+        if ended.outcome == "ok":
+            yield Fact(Key("stream", self.stream), ended.place, Window(self.lower))
+
+
+OPERATIONS: Final[dict[str, type[_Operation]]] = {
+    "send": Send,
+    "poll": Poll,
+    "commit": Commit,
+    "abort": Abort,
+    "put": Put,
+    "remove": Remove,
+    "get": Get,
+    "acquire": Acquire,
+    "release": Release,
+    "leave": Leave,
+    "checkpoint": Complete,
+    "note-time": NoteTime,
+    "window": TimeWindow,
+}
+"""The operations by name; the fields of each class are the fields of its value."""
+
+
+def _name(name: str | int | None, ended: Ended) -> str:
+    return ended.process if name is None else str(name)
 
 
 def _identity(event: Any) -> Any:
     return event if isinstance(event, str | int) else json.dumps(event, sort_keys=True)
 
 
-def _send(ended: Ended) -> Iterator[Fact]:
-    value = ended.value
-    who, event = str(value.get("writer", ended.process)), _identity(value["event"])
-    transaction = str(value.get("transaction", ""))
-    logged = LoggedEvent("sent", event, who, value.get("offset"), ended.outcome, transaction, ended.invoked)
-    yield Fact(Key("log", str(value["segment"])), ended.place, logged)
-    if "key" in value and ended.outcome == "ok":
-        keyed = KeyedEvent("sent", str(value["key"]), event, who, ended.invoked)
-        yield Fact(Key("stream", str(value.get("stream", ""))), ended.place, keyed)
-
-
-def _poll(ended: Ended) -> Iterator[Fact]:
-    value = ended.value
-    who, segment = str(value.get("reader", ended.process)), str(value["segment"])
-    outcome = "moved" if value.get("moved") else "ok"
-    for number, (offset, event) in enumerate(_events(ended)):
-        moved = outcome if number == 0 else "ok"
-        logged = LoggedEvent("read", event, who, offset, moved, "", ended.invoked)
-        yield Fact(Key("log", segment), ended.place, logged)
-        if "group" in value:
-            yield Fact(Key("group", str(value["group"])), ended.place, Delivery(who, segment, offset, event))
-        if "key" in value:
-            keyed = KeyedEvent("read", str(value["key"]), event, who, ended.invoked)
-            yield Fact(Key("stream", str(value.get("stream", ""))), ended.place, keyed)
-
-
-def _ending(what: str) -> Callable[[Ended], Iterator[Fact]]:
-    def facts(ended: Ended) -> Iterator[Fact]:
-        name = str(ended.value["transaction"])
-        if ended.outcome != "failed":
-            step = Transaction(name, "", what if ended.outcome == "ok" else "unknown", ended.invoked)
-            for key in (Key("transaction", name), *(Key("log", str(each)) for each in ended.value["segments"])):
-                yield Fact(key, ended.place, step)
-
-    return facts
-
-
-def _register(what: str) -> Callable[[Ended], Iterator[Fact]]:
-    def facts(ended: Ended) -> Iterator[Fact]:
-        value = ended.value
-        if what == "read" and ended.outcome != "ok":
-            return  # it has no effect and no result
-        outcome = "refused" if ended.outcome == "failed" else ended.outcome
-        if outcome == "refused" and "expected" not in value:
-            return  # certainly without effect, for a reason that is not known
-        operation = Operation(
-            what, value.get("value"), value.get("expected"), value.get("version"), outcome, ended.invoked
-        )
-        yield Fact(Key("register", f"{value['table']} {value['key']}"), ended.place, operation)
-
-    return facts
-
-
-def _assignment(what: str) -> Callable[[Ended], Iterator[Fact]]:
-    def facts(ended: Ended) -> Iterator[Fact]:
-        if ended.outcome == "ok":
-            value = ended.value
-            reader = str(value.get("reader", ended.process))
-            step = Assignment(what, reader, str(value.get("segment", "")))
-            yield Fact(Key("group", str(value["group"])), ended.place, step)
-
-    return facts
-
-
-def _checkpoint(ended: Ended) -> Iterator[Fact]:
-    if ended.outcome == "ok":
-        positions = tuple((str(segment), int(offset)) for segment, offset in ended.value["positions"].items())
-        step = Checkpoint(str(ended.value["name"]), positions)
-        yield Fact(Key("group", str(ended.value["group"])), ended.place, step)
-
-
-def _note(ended: Ended) -> Iterator[Fact]:
-    if ended.outcome == "ok":
-        step = Noted(str(ended.value.get("writer", ended.process)), ended.value["timestamp"])
-        yield Fact(Key("stream", str(ended.value["stream"])), ended.place, step)
-
-
-def _window(ended: Ended) -> Iterator[Fact]:
-    if ended.outcome == "ok":
-        yield Fact(Key("stream", str(ended.value["stream"])), ended.place, Window(ended.value["lower"]))
-
-
-OPERATIONS: Final[dict[str, HistoryOperation]] = {
-    "send": HistoryOperation(
-        ("segment", "event"),
-        ("offset", "writer", "transaction", "stream", "key"),
-        "Writes an event. offset: where it is stored. transaction: it belongs to it. key: the routing key in `stream`.",
-        _send,
-    ),
-    "poll": HistoryOperation(
-        ("segment",),
-        ("events", "reader", "group", "moved", "stream", "key"),
-        "Reads events: a list of `[offset, event]`, or of events. group: the reader's. moved: the reader was moved to "
-        "the first event.",
-        _poll,
-    ),
-    "commit": HistoryOperation(("transaction", "segments"), (), "Commits a transaction.", _ending("committed")),
-    "abort": HistoryOperation(("transaction", "segments"), (), "Aborts a transaction.", _ending("aborted")),
-    "put": HistoryOperation(
-        ("table", "key", "value"),
-        ("expected", "version"),
-        "Writes an entry of a table. expected: only if the entry has this version; -1: only if there is no entry. "
-        "version: the new one.",
-        _register("put"),
-    ),
-    "remove": HistoryOperation(("table", "key"), ("expected",), "Removes an entry of a table.", _register("remove")),
-    "get": HistoryOperation(
-        ("table", "key"),
-        ("value", "version"),
-        "Reads an entry of a table; without a value there is none.",
-        _register("read"),
-    ),
-    "acquire": HistoryOperation(
-        ("group", "segment"), ("reader",), "A reader takes a segment.", _assignment("acquired")
-    ),
-    "release": HistoryOperation(
-        ("group", "segment"), ("reader",), "A reader gives a segment up.", _assignment("released")
-    ),
-    "leave": HistoryOperation(("group",), ("reader",), "A reader ends or is removed.", _assignment("gone")),
-    "checkpoint": HistoryOperation(
-        ("group", "name", "positions"), (), "A checkpoint is complete. positions: segment → offset.", _checkpoint
-    ),
-    "note-time": HistoryOperation(("stream", "timestamp"), ("writer",), "A writer notes a time.", _note),
-    "window": HistoryOperation(("stream", "lower"), (), "A reader gets a time window of a stream.", _window),
-}
-"""The operations by name."""
-
-
 def read_history(lines: Iterable[bytes | str], file: str = "") -> Iterator[Fact]:
     """Yields the facts of a history, in the order in which its operations end. Raises HistoryError."""
     running: dict[str, tuple[Line, Place]] = {}
-    at, clock = 0, 0
+    at, clock, where = 0, 0, f"{file}: line 0"
     for number, text in enumerate(lines, 1):
-        start, at = at, at + len(text)
+        start, at, where = at, at + len(text), f"{file}: line {number}".removeprefix(": ")
         if not text.strip():
             continue
         try:
             line = _decode(text)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise HistoryError(f"line {number}: {error}") from error
+            raise HistoryError(f"{where}: {error}") from error
         clock = max(clock + 1, line.time or 0)
-        process = str(line.process)
-        place = Place(file, start, number, 0, clock)
+        process, place = str(line.process), Place(file, start, number, 0, clock)
         if line.type == "invoke":
+            if process in running:
+                raise HistoryError(f"{where}: process {process} begins {line.f!r}, and has not ended another operation")
             running[process] = line, place
             continue
         if process not in running or running[process][0].f != line.f:
-            raise HistoryError(f"line {number}: process {process} ends {line.f!r}, and has not begun it")
+            raise HistoryError(f"{where}: process {process} ends {line.f!r}, and has not begun it")
         begun, invoked = running.pop(process)
-        yield from _facts(
-            number, Ended(process, begun.value | line.value, _OUTCOMES[line.type], invoked, place), line.f
-        )
+        yield from _facts(where, begun, line.value, Ended(process, None, _OUTCOMES[line.type], invoked, place))
     for process, (begun, invoked) in running.items():
-        yield from _facts(
-            number, Ended(process, begun.value, "unknown", invoked, invoked._replace(time_ns=clock + 1)), begun.f
-        )
+        place = invoked._replace(time_ns=clock + 1)
+        yield from _facts(where, begun, {}, Ended(process, None, "unknown", invoked, place))
 
 
-def _facts(number: int, ended: Ended, name: str) -> Iterator[Fact]:
-    operation = OPERATIONS.get(name)
+def _facts(where: str, begun: Line, more: dict[str, Any], ended: Ended) -> Iterator[Fact]:
+    operation = OPERATIONS.get(begun.f)
     if operation is None:
-        raise HistoryError(f"line {number}: there is no operation {name!r}; there are {', '.join(OPERATIONS)}")
-    known = {*operation.required, *operation.optional}
-    for field in operation.required:
-        if field not in ended.value:
-            raise HistoryError(f"line {number}: value: {name} needs {field!r}")
-    for field in ended.value:
-        if field not in known:
-            raise HistoryError(f"line {number}: value: {name} has no {field!r}; it has {', '.join(sorted(known))}")
+        raise HistoryError(f"{where}: there is no operation {begun.f!r}; there are {', '.join(OPERATIONS)}")
     try:
-        yield from operation.facts(ended)
-    except (TypeError, ValueError, AttributeError) as error:
-        raise HistoryError(f"line {number}: value: {error}") from error
+        value = msgspec.convert(begun.value | more, operation)
+    except msgspec.ValidationError as error:
+        raise HistoryError(f"{where}: value of {begun.f}: {error}") from error
+    yield from value.facts(ended._replace(value=value))

@@ -1,6 +1,7 @@
 """`segstore check`: judges traces and histories.
 
-Exit status: 0 if no rule is broken; 1 if a rule is broken; 2 for wrong options and for input that is no trace.
+Exit status: 0 if no rule is broken; 1 if a rule is broken, or a part cannot be read; 2 for wrong options, and for input
+that is no trace.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def check(paths: tuple[str, ...], as_json: bool, junit: Path | None, out: Path |
         junit.write_bytes(report.junit())
     if out is not None:
         _write_fixtures(report, paths, out)
-    return 1 if report.broken else 0
+    return 1 if report.broken or report.skipped else 0
 
 
 def _write_fixtures(report: Report, paths: tuple[str, ...], out: Path) -> None:
@@ -71,7 +72,7 @@ def _write_fixtures(report: Report, paths: tuple[str, ...], out: Path) -> None:
 
     traces = [path for path in paths if path not in report.histories]
     make_folder(out)
-    records = list(records_of(traces, [])) if traces else []
+    records = list(records_of(traces, [], set())) if traces else []
     number = 0
     for verdict in report.broken:
         if verdict.places[-1].file in report.histories:
