@@ -142,11 +142,12 @@ def _known(verdicts: Verdicts, damaged: Collection[str]) -> Verdicts:
 
 def check_history(path: str) -> Verdicts:
     """Judges one history of JSON lines. Raises HistoryError and OSError."""
-    whole = Judge()
+    whole, facts = Judge(), 0
     with Path(path).open("rb") as file:
         for fact in read_history(file, path):
             whole.fact(fact)
-    return whole.end()
+            facts += 1
+    return whole.end()._replace(records=facts)
 
 
 def _is_history(path: str) -> bool:

@@ -215,3 +215,30 @@ def test_a_check_of_a_codec_agrees_with_the_vectors_and_shows_a_difference(
     assert done.returncode == 1
     expected, found = (f"ffffff8100000008000000{version:02x}00000005" for version in (17, 16))
     assert done.stdout == f"HELLO typical: {expected} expected, {found} found\n133 of 134 agree\n"
+
+
+def test_a_history_that_python_writes_is_judged(tmp_path: Path) -> None:
+    (example,) = (block for block in blocks("judge-a-history.md", "python") if "def operation" in block)
+    (tmp_path / "test.py").write_text(example)
+    assert ended(tmp_path, sys.executable, "test.py").returncode == 0
+    result = ended(tmp_path, "segstore", "check", "history.jsonl")
+    assert (result.returncode, result.stdout) == (0, "2 records, 0 verdicts\n"), result.stderr
+
+
+@pytest.mark.needs("Java 17 or newer")
+def test_a_history_that_java_writes_is_judged(tmp_path: Path) -> None:
+    (example,) = blocks("judge-a-history.md", "java")
+    main = """
+    public static void main(String[] arguments) throws Exception {
+        var history = new History(new java.io.PrintWriter("history.jsonl"));
+        history.operation("w", "send", "{\\"segment\\": \\"s\\", \\"event\\": \\"a\\"}", () -> "{\\"offset\\": 0}");
+        history.operation("r", "poll", "{\\"segment\\": \\"s\\"}", () -> "{\\"events\\": [[0, \\"b\\"]]}");
+    }
+    """
+    source = example.rstrip().removesuffix("}") + main + "}\n"
+    (tmp_path / "History.java").write_text(source)
+    run = ended(tmp_path, "java", "History.java")
+    assert run.returncode == 0, run.stderr
+    result = ended(tmp_path, "segstore", "check", "history.jsonl")
+    assert result.returncode == 1
+    assert "event 'b' was read, and nobody sent it" in result.stdout
