@@ -21,6 +21,7 @@ from segstore.wire.commands import (
     ConditionalAppend,
     ConditionalBlockEnd,
     DataAppended,
+    SetupAppend,
 )
 from segstore.wire.errors import WireError
 from segstore.wire.history.facts import (
@@ -53,7 +54,7 @@ UNRECORDED: Final = "the recording began after the set-up of the writer"
 
 
 class _Writer(NamedTuple):
-    """A writer that was set up on this connection. name: its id as text. key: of its segment's facts."""
+    """A writer whose set-up was requested on this connection. name: its id as text. key: of its segment's facts."""
 
     segment: str
     name: str
@@ -117,6 +118,10 @@ class ConnectionFold:
                 self._unrecorded += 1
             else:
                 findings.append(Fact(writer.key, place, _sent(writer, command, block)))
+        elif type(command) is SetupAppend:  # appends may follow before it is answered
+            self._writers[command.writer_id] = _Writer(
+                command.segment, str(command.writer_id), segment_key(command.segment)
+            )
         self._requests.add(command, Waiting(command, place))
         return findings
 
@@ -139,9 +144,8 @@ class ConnectionFold:
 
     def _answered(self, place: Place, request: Waiting, reply: Command) -> Iterable[Finding]:
         if isinstance(reply, AppendSetup):
-            name, key = str(reply.writer_id), segment_key(reply.segment)
-            self._writers[reply.writer_id] = _Writer(reply.segment, name, key)
-            return [Fact(key, place, SetUp(reply.segment, name, reply.last_event_number, request.place))]
+            set_up = SetUp(reply.segment, str(reply.writer_id), reply.last_event_number, request.place)
+            return [Fact(segment_key(reply.segment), place, set_up)]
         append = request.command
         if type(append) in _APPENDS:
             writer = self._writers.get(append.writer_id)
