@@ -18,7 +18,8 @@ __all__ = ["Chromium", "Page"]
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--window-size=1250,2000",
-    "--remote-debugging-pipe", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+    "--remote-debugging-pipe", "--disable-features=BackForwardCache",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 )  # fmt: skip
 _START = """
 import fcntl, os, sys
@@ -64,7 +65,7 @@ class Chromium:
         os.close(self.answers)
 
     def page(self) -> Page:
-        """A page with storage and caches of its own."""
+        """Its page, which is empty. One user at a time; storage stays, by origin."""
         return Page(self)
 
     def send(self, command: dict[str, Any]) -> int:
@@ -97,9 +98,9 @@ class Page:
 
     async def __aenter__(self) -> Self:
         asyncio.get_running_loop().add_reader(self._chromium.answers, self._read)
-        self._context = await self.do("Target.createBrowserContext")
-        target = await self.do("Target.createTarget", url="about:blank", width=1250, height=2000, **self._context)
-        attached = await self.do("Target.attachToTarget", targetId=target["targetId"], flatten=True)
+        targets = await self.do("Target.getTargets")
+        page = next(target for target in targets["targetInfos"] if target["type"] == "page")
+        attached = await self.do("Target.attachToTarget", targetId=page["targetId"], flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             await self.do(f"{domain}.enable")
@@ -108,9 +109,11 @@ class Page:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._session = None
         try:
-            await self.do("Target.disposeBrowserContext", **self._context)
+            await self.open("about:blank")
+            await self.do("Log.clear")
+            session, self._session = self._session, None
+            await self.do("Target.detachFromTarget", sessionId=session)  # which ends what it has emulated
         finally:
             asyncio.get_running_loop().remove_reader(self._chromium.answers)
 

@@ -372,7 +372,7 @@ def is_long_file(path: str) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves out files that import what `make test` does not install, and from long runs the files without a long test."""
+    """Leaves out files that import what `make test` does not install, and in a run of long tests, files without any."""
     path = collection_path.relative_to(ROOT).as_posix() if collection_path.is_relative_to(ROOT) else ""
     match config.getoption("markexpr"):
         case "not long" if is_long_file(path):
