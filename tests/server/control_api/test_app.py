@@ -139,7 +139,7 @@ def test_a_served_store_answers_as_described(tmp_path: Path) -> None:
             done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False)
             assert done.returncode == 0, done.stdout[-20_000:]
             total = len(list(operations(http.get("/v1/openapi.json").json())))
-            assert f"Tested: {total}" in done.stdout
+            assert f"Tested: {total - 1}" in done.stdout  # one is left out in the configuration
             assert http.get("/v1/health").json()["status"] == "ok"
         process.terminate()
         assert process.stderr is not None
