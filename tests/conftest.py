@@ -165,6 +165,7 @@ GROUPS = {
     "tests/spark/test_shipping.py": "Spark's processes",
     "tests/spark/": "spark",
     "tests/seeds/test_pip57_zookeeper.py": "zookeeper",
+    "tests/server/cluster/test_contents.py": "contents of a cluster",
     "tests/server/coordination/test_zookeeper.py": "sessions with ZooKeeper",
     "tests/test_serving_cluster.py": "zookeeper",
     "tests/test_serving_damage.py": "zookeeper",
@@ -344,6 +345,15 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 
     with closing(Chromium(tmp_path_factory.mktemp("chromium"))) as browser:
         yield browser
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a ZooKeeper that nobody stops; tests take parts of its tree."""
+    from tests.server.coordination import zookeeper_server
+
+    with zookeeper_server.zookeeper(tmp_path_factory.mktemp("zookeeper")) as address:
+        yield address
 
 
 def pytest_configure() -> None:

@@ -44,7 +44,8 @@ def build(out: Path, work: Path, *, one_file: bool) -> Path:
     pip = (sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check", "install")
     try:
         subprocess.run((sys.executable, "-m", "venv", "--without-pip", work / "venv"), check=True)
-        subprocess.run((*pip, "pyinstaller>=6.11", ROOT), check=True)
+        for package in ("pyinstaller>=6.11", ROOT):
+            subprocess.run((*pip, package), check=True)
     except subprocess.CalledProcessError as error:
         raise CannotBuildError(
             f"an executable takes PyInstaller from PyPI, which could not be installed; {WITHOUT}"
