@@ -122,8 +122,8 @@ class Page:
             messages = self._chromium.received()
         except EOFError:
             asyncio.get_running_loop().remove_reader(self._chromium.answers)
-            for answer in self._answers.values():
-                answer.cancel()
+            for awaited in self._answers.values():
+                awaited.cancel()
             return
         for message in messages:
             if "id" in message:
