@@ -194,7 +194,8 @@ def pooling(effort: Effort) -> Report:
     """
     report = Report("Pooling")
     raise_descriptors()
-    _sockets(report, effort)
+    with serving() as server:
+        _sockets(report, effort, server)
     with serving() as server:
         _speed(report, effort, server, make_segments(server, "speed", WRITERS if effort.scale >= 0.1 else 50))
     _policies(report, effort)
@@ -213,13 +214,13 @@ def _append(client: Client, server: Serving, segments: Sequence[str], settings: 
     return client.ask(do="append", port=server.port, segments=list(segments), settings=settings, **asked)
 
 
-def _sockets(report: Report, effort: Effort) -> None:
+def _sockets(report: Report, effort: Effort, server: Serving) -> None:
     rows, sockets = [], 0
     for count in (segment for segment in SEGMENTS if segment <= max(10, SEGMENTS[-1] * effort.scale)):
         row = [f"{count:,}"]
+        segments = make_segments(server, f"sockets-{count}", count)
         for settings in reversed(KINDS.values()):
-            with serving() as server, own_client() as client:
-                segments = make_segments(server, "sockets", count)
+            with own_client() as client:
                 sockets = _append(client, server, segments, settings, only_sockets=True)["sockets"]
             row.insert(1, f"{sockets:,}")
         rows.append(row)

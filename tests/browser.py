@@ -8,16 +8,18 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Browser"]
+__all__ = ["Chromium", "Page"]
 
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--window-size=1250,2000",
-    "--remote-debugging-pipe", "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+    "--remote-debugging-pipe", "--disable-features=BackForwardCache",
+    "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
 )  # fmt: skip
 _START = """
 import fcntl, os, sys
@@ -36,22 +38,13 @@ axe.run(document).then(({ violations }) => violations.flatMap(
 PATIENCE_S = 60.0
 
 
-class Browser:
-    """One page. complaints: what stands on its console, and what its policy has kept from it."""
+class Chromium:
+    """The browser, which all tests of a process share. It starts at once."""
 
     def __init__(self, folder: Path) -> None:
-        self.complaints: list[str] = []
-        self._folder = folder
-        self._number = 0
-        self._session: str | None = None
-        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._loaded = asyncio.Event()
-
-    def _start(self) -> int:
-        """Starts it; where its answers come."""
         theirs_in, self._commands = os.pipe()
-        answers, theirs_out = os.pipe()
-        command = ["chromium", *_FLAGS, f"--user-data-dir={self._folder / 'profile'}", "about:blank"]
+        self.answers, theirs_out = os.pipe()
+        command = ["chromium", *_FLAGS, f"--user-data-dir={folder / 'profile'}", "about:blank"]
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, str(theirs_in), str(theirs_out), *command],
             pass_fds=(theirs_in, theirs_out),
@@ -62,15 +55,49 @@ class Browser:
         )
         os.close(theirs_in)
         os.close(theirs_out)
-        return answers
+        self._numbers = count(1)
+        self._unread = b""
+
+    def close(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        os.close(self._commands)
+        os.close(self.answers)
+
+    def page(self) -> Page:
+        """Its page, which is empty. One user at a time; storage stays, by origin."""
+        return Page(self)
+
+    def send(self, command: dict[str, Any]) -> int:
+        """Returns the number of the command, which its answer has."""
+        number = next(self._numbers)
+        os.write(self._commands, json.dumps(command | {"id": number}).encode() + b"\0")
+        return number
+
+    def received(self) -> list[dict[str, Any]]:
+        """Returns the messages that arrived. Blocks if there is nothing to read.
+
+        Raises:
+            EOFError: The browser has ended.
+        """
+        if not (data := os.read(self.answers, 1 << 20)):
+            raise EOFError
+        *messages, self._unread = (self._unread + data).split(b"\0")
+        return [json.loads(message) for message in messages]
+
+
+class Page:
+    """One page. complaints: what stands on its console, and what its policy has kept from it."""
+
+    def __init__(self, chromium: Chromium) -> None:
+        self.complaints: list[str] = []
+        self._chromium = chromium
+        self._session: str | None = None
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._loaded = asyncio.Event()
 
     async def __aenter__(self) -> Self:
-        answers = self._start()
-        reader = asyncio.StreamReader(limit=1 << 26)
-        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(answers, "rb", buffering=0)
-        )
-        self._reading = asyncio.create_task(self._read(reader), name="answers of the browser")
+        asyncio.get_running_loop().add_reader(self._chromium.answers, self._read)
         targets = await self.do("Target.getTargets")
         page = next(target for target in targets["targetInfos"] if target["type"] == "page")
         attached = await self.do("Target.attachToTarget", targetId=page["targetId"], flatten=True)
@@ -82,38 +109,43 @@ class Browser:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-        while self._process.poll() is None:  # noqa: ASYNC110 — a process is waited for without a thread
-            await asyncio.sleep(0.01)
-        os.close(self._commands)
-        await self._reading
-        self._transport.close()
+        try:
+            await self.open("about:blank")
+            await self.do("Log.clear")
+            session, self._session = self._session, None
+            await self.do("Target.detachFromTarget", sessionId=session)  # which ends what it has emulated
+        finally:
+            asyncio.get_running_loop().remove_reader(self._chromium.answers)
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        while True:
-            try:
-                told = json.loads((await reader.readuntil(b"\0"))[:-1])
-            except asyncio.IncompleteReadError:
-                break
-            if "id" in told:
-                self._answers.pop(told["id"]).set_result(told)
-            elif told["method"] == "Page.loadEventFired":
+    def _read(self) -> None:
+        try:
+            messages = self._chromium.received()
+        except EOFError:
+            asyncio.get_running_loop().remove_reader(self._chromium.answers)
+            for awaited in self._answers.values():
+                awaited.cancel()
+            return
+        for message in messages:
+            if "id" in message:
+                answer = self._answers.pop(message["id"], None)
+                if answer is not None and not answer.done():
+                    answer.set_result(message)
+            elif message.get("sessionId") != self._session:
+                continue
+            elif message["method"] == "Page.loadEventFired":
                 self._loaded.set()
-            elif told["method"] in ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
-                self.complaints.append(json.dumps(told["params"]))
-        for answer in self._answers.values():
-            answer.cancel()
+            elif message["method"] in ("Log.entryAdded", "Runtime.exceptionThrown", "Runtime.consoleAPICalled"):
+                self.complaints.append(json.dumps(message["params"]))
 
     async def do(self, method: str, **parameters: Any) -> Any:
         """A command of the protocol and its result."""
-        self._number += 1
-        said: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        command: dict[str, Any] = {"method": method, "params": parameters}
         if self._session is not None:
-            said["sessionId"] = self._session
-        done = self._answers[self._number] = asyncio.get_running_loop().create_future()
-        os.write(self._commands, json.dumps(said).encode() + b"\0")
+            command["sessionId"] = self._session
+        answer = asyncio.get_running_loop().create_future()
+        self._answers[self._chromium.send(command)] = answer
         async with asyncio.timeout(PATIENCE_S):
-            told = await done
+            told = await answer
         assert "error" not in told, (method, told)
         return told["result"]
 

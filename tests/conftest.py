@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shutil
 import socket
 import stat
@@ -21,6 +22,7 @@ import threading
 import time
 import tomllib
 from collections import Counter
+from contextlib import closing
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
     from segstore.server import MockSegmentStore
+    from tests.browser import Chromium
     from tests.server.support import Peer
 
 pytest.register_assert_rewrite("tests.pytest_suites")
@@ -142,6 +145,8 @@ LONG_PARTS = PROGRAMS | {
     "ZooKeeper (Java 17 or newer and PySpark's jars)",
 }
 """The parts whose tests are `long`."""
+MAYBE_LONG = re.compile(r"\bmark\.(long|needs)\b")
+"""What a file has in which a single test is `long`."""
 
 PARTNERS = frozenset(
     {"pravega, the official client", "Java 17 or newer", "ZooKeeper (Java 17 or newer and PySpark's jars)"}
@@ -160,6 +165,8 @@ GROUPS = {
     "tests/spark/test_shipping.py": "Spark's processes",
     "tests/spark/": "spark",
     "tests/seeds/test_pip57_zookeeper.py": "zookeeper",
+    "tests/server/cluster/test_contents.py": "contents of a cluster",
+    "tests/server/coordination/test_zookeeper.py": "sessions with ZooKeeper",
     "tests/test_serving_cluster.py": "zookeeper",
     "tests/test_serving_damage.py": "zookeeper",
     "tests/test_packaging.py": "packaging",
@@ -331,6 +338,24 @@ def grpc_runs() -> Iterator[None]:
     aio.shutdown_grpc_aio()
 
 
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """The browser of the run, or of a worker's share of it."""
+    from tests.browser import Chromium
+
+    with closing(Chromium(tmp_path_factory.mktemp("chromium"))) as browser:
+        yield browser
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a ZooKeeper that nobody stops; tests take parts of its tree."""
+    from tests.server.coordination import zookeeper_server
+
+    with zookeeper_server.zookeeper(tmp_path_factory.mktemp("zookeeper")) as address:
+        yield address
+
+
 def pytest_configure() -> None:
     # In debug mode, asyncio warns of whatever took 0.1 s: on a busy machine that may come up in any test's log.
     logging.getLogger("asyncio").addFilter(lambda record: not str(record.msg).startswith("Executing %s took"))
@@ -357,9 +382,14 @@ def is_long_file(path: str) -> bool:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leaves out files that import what `make test` does not install."""
+    """Leaves out files that import what `make test` does not install, and in a run of long tests, files without any."""
     path = collection_path.relative_to(ROOT).as_posix() if collection_path.is_relative_to(ROOT) else ""
-    return True if config.getoption("markexpr") == "not long" and is_long_file(path) else None
+    match config.getoption("markexpr"):
+        case "not long" if is_long_file(path):
+            return True
+        case "long" if collection_path.suffix == ".py" and not is_long_file(path):
+            return True if MAYBE_LONG.search(collection_path.read_text("utf-8")) is None else None
+    return None
 
 
 def is_long(item: pytest.Item) -> bool:

@@ -19,6 +19,8 @@ from tests.conftest import JUNIT
 VECTORS = Path(__file__).parent.parent / "fixtures" / "vectors" / "commands.jsonl"
 DOCS = Path(__file__).parent.parent / "docs" / "how-to"
 SUITES = DOCS / "suites"
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options of a JVM that ends soon."""
 ORDERS = """
 import asyncio, sys
 from segstore.client import connect
@@ -140,9 +142,10 @@ def test_the_suite_in_java_passes_with_the_extension(folder: Path) -> None:
     )
     (folder / "FailingTest.java").write_text(FAILING, encoding="utf-8")
     jars = os.pathsep.join(str(each) for each in JUNIT)
-    run(folder, "javac", "-cp", jars, "-d", "out", *(each.name for each in folder.glob("*.java")))
+    options = ("-cp", jars, "-d", "out", *(f"-J{option}" for option in SHORT_LIVED))
+    run(folder, "javac", *options, *(each.name for each in folder.glob("*.java")))
     launcher = ("org.junit.platform.console.ConsoleLauncher", "--scan-classpath", "out")
-    done = ended(folder, "java", "-XX:TieredStopAtLevel=1", "-cp", f"{jars}{os.pathsep}out", *launcher)
+    done = ended(folder, "java", *SHORT_LIVED, "-cp", f"{jars}{os.pathsep}out", *launcher)
     assert re.search(r"\b2 tests successful\b", done.stdout), done.stdout + done.stderr
     assert re.search(r"\b1 tests failed\b", done.stdout)
     assert "expected exactly 1 request with type = DELETE_SEGMENT, 0 were received" in done.stdout
@@ -197,7 +200,7 @@ func Write(controller, order string) error {{
         pytest.param("js", "check.mjs", ("node",), marks=pytest.mark.needs("node"), id="Node"),
         pytest.param("go", "check.go", ("go", "run"), marks=pytest.mark.needs("Go"), id="Go"),
         pytest.param(
-            *("java", "Check.java", ("java", "-XX:TieredStopAtLevel=1")),
+            *("java", "Check.java", ("java", *SHORT_LIVED)),
             marks=pytest.mark.needs("JUnit 5 and a Java compiler"),
             id="Java",
         ),

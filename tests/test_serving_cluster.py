@@ -26,7 +26,7 @@ from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workl
 from tests.official.client import OfficialClient, run
 from tests.server.certificates import write_certificate
 from tests.server.coordination.cut_line import CutLine
-from tests.server.coordination.zookeeper_server import PART, ZooKeeperServer, zookeeper, zookeeper_server
+from tests.server.coordination.zookeeper_server import PART, ZooKeeperServer, zookeeper_server
 
 pytestmark = [pytest.mark.needs(PART), pytest.mark.usefixtures("grpc_runs"), pytest.mark.timeout(400)]
 
@@ -36,22 +36,16 @@ SMALL = ("--containers", "2")
 _names = count()
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with zookeeper(tmp_path_factory.mktemp("zookeeper")) as address:
-        yield address
-
-
 @pytest.fixture
-def place(server: str) -> str:
+def place(zookeeper: str) -> str:
     """A part of the tree for one cluster."""
-    return f"{server}/cluster-{next(_names)}"
+    return f"{zookeeper}/cluster-{next(_names)}"
 
 
 @pytest.fixture(scope="module")
-def shared(server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+def shared(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     """Two processes that several tests use."""
-    place = f"{server}/cluster-{next(_names)}"
+    place = f"{zookeeper}/cluster-{next(_names)}"
     with Processes(tmp_path_factory.mktemp("pair"), place, 2, *SMALL, *RECONNECT, "--rest-port", "0") as processes:
         yield processes
 
@@ -316,8 +310,8 @@ def test_a_zookeeper_that_does_not_answer_is_named_and_nothing_is_made(tmp_path:
 # --- a ZooKeeper that is lost -------------------------------------------------------------------------------------
 
 
-async def test_a_process_ends_when_zookeeper_has_been_silent_for_too_long(tmp_path: Path, server: str) -> None:
-    async with CutLine(server) as line:
+async def test_a_process_ends_when_zookeeper_has_been_silent_for_too_long(tmp_path: Path, zookeeper: str) -> None:
+    async with CutLine(zookeeper) as line:
         where = f"{line.address}/cluster-{next(_names)}"
         async with Processes(tmp_path, where, 1, *SMALL, *PATIENT, "--zookeeper-patience-ms", "300") as processes:
             line.cut()
@@ -394,11 +388,11 @@ async def test_with_reconnect_processes_continue_after_zookeeper_lost_its_data_a
 
 @pytest.mark.seed("57.6")
 async def test_the_configuration_is_with_another_zookeeper_whose_loss_ends_no_process(
-    tmp_path: Path, server: str, place: str
+    tmp_path: Path, zookeeper: str, place: str
 ) -> None:
-    async with CutLine(server) as line:
+    async with CutLine(zookeeper) as line:
         other = f"{line.address}/configuration-{next(_names)}"
-        watched = Configuration(ZooKeeperCoordinator(f"{server}/{other.rpartition('/')[2]}"))
+        watched = Configuration(ZooKeeperCoordinator(f"{zookeeper}/{other.rpartition('/')[2]}"))
         options = (*SMALL, *RECONNECT, "--configuration-zookeeper", other)
         await watched.start()
         try:

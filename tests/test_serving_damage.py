@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -23,7 +23,7 @@ from segstore.server.durable import ContainerEpoch, epochs_of
 from segstore.server.shared_folder import SharedFolder
 from segstore.wire.names import container_of
 from tests.cluster_processes import IMPATIENT
-from tests.server.coordination.zookeeper_server import PART, zookeeper
+from tests.server.coordination.zookeeper_server import PART
 from tests.server.support import PATIENCE_S
 
 pytestmark = [pytest.mark.needs(PART), pytest.mark.usefixtures("grpc_runs"), pytest.mark.timeout(400)]
@@ -32,12 +32,6 @@ CONTAINERS = 2
 SOON_TIRED = ClientSettings(request_timeout_ms=5_000)
 OWNERSHIP = OwnershipSettings(session_timeout_ms=30_000, takeover_delay_ms=20, load_report_interval_ms=200)
 _names = count()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with zookeeper(tmp_path_factory.mktemp("zookeeper")) as address:
-        yield address
 
 
 @asynccontextmanager
@@ -86,9 +80,9 @@ async def events(where: str, stream: str, number: int) -> list[bytes]:
 
 
 async def test_one_damaged_container_is_named_and_the_others_are_served_until_it_is_mended(
-    tmp_path: Path, server: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, zookeeper: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data, place = tmp_path / "data", f"{server}/cluster-{next(_names)}"
+    data, place = tmp_path / "data", f"{zookeeper}/damaged-{next(_names)}"
     async with processes(data, place, 1) as made, connect(uri(made), IMPATIENT) as client:
         await client.controller.create_scope("a")
         for stream in (HURT, WELL):
@@ -136,9 +130,9 @@ async def test_one_damaged_container_is_named_and_the_others_are_served_until_it
 
 
 async def test_a_process_has_started_when_what_it_owns_is_open(
-    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, zookeeper: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data, place = tmp_path / "data", f"{server}/cluster-{next(_names)}"
+    data, place = tmp_path / "data", f"{zookeeper}/damaged-{next(_names)}"
     begun, opened = Event(), Event()
     recover = SharedFolder.recover
 
@@ -172,8 +166,8 @@ async def test_a_process_has_started_when_what_it_owns_is_open(
         await process.stop(drain_s=0)
 
 
-async def test_verify_distinguishes_the_epochs_of_a_folder(tmp_path: Path, server: str) -> None:
-    data, place = tmp_path / "data", f"{server}/cluster-{next(_names)}"
+async def test_verify_distinguishes_the_epochs_of_a_folder(tmp_path: Path, zookeeper: str) -> None:
+    data, place = tmp_path / "data", f"{zookeeper}/damaged-{next(_names)}"
     async with processes(data, place, 1) as made, connect(uri(made), IMPATIENT) as client:
         await client.controller.create_scope("a")
         status, _, err = verified(data)

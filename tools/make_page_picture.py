@@ -20,7 +20,7 @@ import segstore.client
 from segstore.client import Client, ReaderGroup
 from segstore.server.cluster import MockCluster
 from segstore.view import write_page
-from tests.browser import Browser
+from tests.browser import Chromium, Page
 
 ROOT = Path(__file__).parent.parent
 TRACE = ROOT / "fixtures" / "traces" / "java.jsonl"
@@ -49,7 +49,7 @@ async def read(group: ReaderGroup, name: str, events: int) -> None:
         await asyncio.Event().wait()
 
 
-async def shoot(page: Browser, where: Path, width: int, height: int, panel: str = "") -> None:
+async def shoot(page: Page, where: Path, width: int, height: int, panel: str = "") -> None:
     """Takes the picture of the top of a page, or of one of its panels as far as the height allows."""
     whole = await page.get("document.documentElement.scrollHeight") if panel else height
     size = {"width": width, "height": whole, "deviceScaleFactor": 1, "mobile": False}
@@ -66,7 +66,7 @@ async def shoot(page: Browser, where: Path, width: int, height: int, panel: str 
     print(where)
 
 
-async def take_trace_page(page: Browser, folder: Path) -> None:
+async def take_trace_page(page: Page, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as files:
         written = Path(files, "trace.html")
         write_page(written, [TRACE])
@@ -75,13 +75,13 @@ async def take_trace_page(page: Browser, folder: Path) -> None:
         await shoot(page, folder / "trace-page.png", 1500, 1180)
 
 
-async def choose(page: Browser, panel: str, name: str) -> None:
+async def choose(page: Page, panel: str, name: str) -> None:
     """Opens a panel, closes the others, which would move it, and chooses a name in its list."""
     await page.get(f"for (const each of main.children) each.open = each.id === '{panel}'")
     await page.click(f"#{panel} tbody", name)
 
 
-async def take_requests(page: Browser, folder: Path, url: str) -> None:
+async def take_requests(page: Page, folder: Path, url: str) -> None:
     await page.open(f"{url}/")
     await page.click("#recordings", "Start recording")
     await page.until("document.querySelectorAll('#recordings tbody tr').length === 1")
@@ -97,7 +97,7 @@ async def take_requests(page: Browser, folder: Path, url: str) -> None:
     await page.press("Escape")
 
 
-async def take_contents(page: Browser, folder: Path, pravega: Client) -> None:
+async def take_contents(page: Page, folder: Path, pravega: Client) -> None:
     for sealed, ranges in SCALES:
         await pravega.controller.scale("shop", "orders", sealed, ranges, wait_ms=10_000)
     transactions = pravega.transaction_writer("shop", "orders")
@@ -115,7 +115,7 @@ async def take_contents(page: Browser, folder: Path, pravega: Client) -> None:
             reader.cancel()
 
 
-async def take_live_page(page: Browser, folder: Path) -> None:
+async def take_live_page(page: Page, folder: Path) -> None:
     async with (
         MockCluster(stores=3, containers=6, http_port=0) as mock,
         segstore.client.connect(f"tcp://{mock.controller_uri}") as pravega,
@@ -136,8 +136,8 @@ async def take_live_page(page: Browser, folder: Path) -> None:
 
 async def take(folder: Path) -> None:
     """Takes the pictures."""
-    with tempfile.TemporaryDirectory() as profile:
-        async with Browser(Path(profile)) as page:
+    with tempfile.TemporaryDirectory() as profile, contextlib.closing(Chromium(Path(profile))) as chromium:
+        async with chromium.page() as page:
             await page.do("Emulation.setScrollbarsHidden", hidden=True)
             await take_trace_page(page, folder)
             await take_live_page(page, folder)

@@ -36,7 +36,7 @@ from tests.official.client import ClientFailed, OfficialClient, run
 from tests.official.support import make_stream, uri
 from tests.server.coordination.cut_line import CutLine
 from tests.server.coordination.stores import Store
-from tests.server.coordination.zookeeper_server import PART, end_session, zookeeper
+from tests.server.coordination.zookeeper_server import PART, end_session
 from tests.server.support import PATIENCE_S
 
 pytestmark = [pytest.mark.needs(PART), pytest.mark.usefixtures("grpc_runs"), pytest.mark.timeout(300)]
@@ -49,12 +49,6 @@ RECONNECT = OwnershipSettings(
     session_timeout_ms=LASTING_MS, session_expired_policy="reconnect", takeover_delay_ms=50, load_report_interval_ms=200
 )
 SHUTDOWN = RECONNECT.model_copy(update={"session_expired_policy": "shutdown"})
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with zookeeper(tmp_path_factory.mktemp("zookeeper")) as address:
-        yield address
 
 
 @pytest.fixture
@@ -86,11 +80,11 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def end(server: str, session: CoordinationSession | None) -> None:
+async def end(zookeeper: str, session: CoordinationSession | None) -> None:
     """Ends a session as its service sees it; who holds it hears of it from the service."""
     assert isinstance(session, ZooKeeperSession)
     session_id, password = session.client.client_id
-    await end_session(server, session_id, password)
+    await end_session(zookeeper, session_id, password)
 
 
 def shares(mock: MockCluster) -> list[set[int]]:
@@ -106,8 +100,8 @@ def session_of(mock: MockCluster, number: int) -> CoordinationSession | None:
 
 
 @pytest.mark.seed("57.6")
-async def test_nodes_are_made_read_changed_by_version_watched_and_deleted(server: str, below: str) -> None:
-    session, other = await at(server, below).connect(), await at(server, below).connect()
+async def test_nodes_are_made_read_changed_by_version_watched_and_deleted(zookeeper: str, below: str) -> None:
+    session, other = await at(zookeeper, below).connect(), await at(zookeeper, below).connect()
     heard: list[str] = []
     assert await other.get("/a/b", lambda: heard.append("made")) is None
     assert await other.children("/a", lambda: heard.append("children")) == []
@@ -138,10 +132,10 @@ async def test_nodes_are_made_read_changed_by_version_watched_and_deleted(server
 
 @pytest.mark.seed("57.3")
 async def test_a_session_whose_line_is_cut_is_suspended_and_lost_only_by_the_services_word(
-    server: str, below: str
+    zookeeper: str, below: str
 ) -> None:
-    async with CutLine(server) as line:
-        other = await at(server, below).connect()
+    async with CutLine(zookeeper) as line:
+        other = await at(zookeeper, below).connect()
         session = await at(line.address, below, BRIEF_MS).connect()
         states: list[SessionState] = []
         session.on_change(states.append)
@@ -172,7 +166,7 @@ async def test_a_session_whose_line_is_cut_is_suspended_and_lost_only_by_the_ser
         await other.aclose()
 
 
-async def test_a_service_that_is_not_there_is_named_and_a_cancelled_start_leaves_nothing(server: str) -> None:
+async def test_a_service_that_is_not_there_is_named_and_a_cancelled_start_leaves_nothing(zookeeper: str) -> None:
     for hosts, said in {
         "127.0.0.1:1": "ZooKeeper at 127.0.0.1:1 does not answer: .*refused",
         "nowhere.invalid:1": "ZooKeeper at nowhere.invalid:1 does not answer: no such name is known",
@@ -184,7 +178,7 @@ async def test_a_service_that_is_not_there_is_named_and_a_cancelled_start_leaves
         await MockCluster(
             watched=False, stores=2, coordinator=ZooKeeperCoordinator("127.0.0.1:1", connect_timeout_ms=200)
         ).start()
-    async with CutLine(server) as line:
+    async with CutLine(zookeeper) as line:
         line.cut()
         with pytest.raises(Unreachable, match=r"it gave no session within 0\.2 s"):
             await ZooKeeperCoordinator(line.address, connect_timeout_ms=200).connect()
@@ -219,11 +213,11 @@ async def store(
 @pytest.mark.seed("57.4")
 @pytest.mark.parametrize("stale_node", ["wait", "replace"])
 async def test_the_node_of_an_older_session_of_ours_is_waited_for_or_replaced(
-    server: str, below: str, stale_node: str
+    zookeeper: str, below: str, stale_node: str
 ) -> None:
-    older = await at(server, below).connect()
+    older = await at(zookeeper, below).connect()
     await older.create(container_path(0), b"first", ephemeral=True)
-    async with store(at(server, below), "first", SharedContainers(), stale_node=stale_node) as first:
+    async with store(at(zookeeper, below), "first", SharedContainers(), stale_node=stale_node) as first:
         await until(lambda: first.serves >= {1, 2, 3})
         if stale_node == "wait":
             assert 0 not in first.serves
@@ -239,14 +233,14 @@ async def test_the_node_of_an_older_session_of_ours_is_waited_for_or_replaced(
 @pytest.mark.seed("57.2")
 @pytest.mark.seed("57.4")
 async def test_with_reconnect_a_store_owns_again_from_memory_and_lets_go_what_another_has(
-    server: str, below: str
+    zookeeper: str, below: str
 ) -> None:
     storage = SharedContainers()
-    stranger = await at(server, below).connect()
-    async with store(at(server, below), "first", storage) as first:
+    stranger = await at(zookeeper, below).connect()
+    async with store(at(zookeeper, below), "first", storage) as first:
         await until(lambda: len(first.serves) == 4)
         kept, old = first.store.containers[1], first.ownership.session
-        await end(server, old)
+        await end(zookeeper, old)
         await until(lambda: first.ownership.session not in (None, old))
         await until(lambda: first.serves >= {1, 2, 3})
         assert first.store.containers[1] is kept
@@ -265,12 +259,12 @@ async def test_with_reconnect_a_store_owns_again_from_memory_and_lets_go_what_an
 
 
 @pytest.mark.seed("57.2")
-async def test_a_store_that_gets_no_new_session_ends_and_says_where_it_asked(server: str, below: str) -> None:
+async def test_a_store_that_gets_no_new_session_ends_and_says_where_it_asked(zookeeper: str, below: str) -> None:
     nowhere = ZooKeeperCoordinator("127.0.0.1:1", connect_timeout_ms=100)
-    coordinator = InTurn(at(server, below), nowhere)
+    coordinator = InTurn(at(zookeeper, below), nowhere)
     async with store(coordinator, "first", SharedContainers(), session_reconnect_retries=2) as first:
         await until(lambda: len(first.serves) == 4)
-        await end(server, first.ownership.session)
+        await end(zookeeper, first.ownership.session)
         await until(lambda: bool(first.reasons))
         assert first.reasons[0].startswith(
             "its coordination session has expired and there is no new one: ZooKeeper at 127.0.0.1:1 does not answer"
@@ -280,12 +274,12 @@ async def test_a_store_that_gets_no_new_session_ends_and_says_where_it_asked(ser
 
 @pytest.mark.seed("57.6")
 async def test_strange_nodes_are_named_and_end_no_store(
-    server: str, below: str, caplog: pytest.LogCaptureFixture
+    zookeeper: str, below: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stranger = await at(server, below).connect()
+    stranger = await at(zookeeper, below).connect()
     await stranger.create(container_path(3), b"\xffstrange")
     await stranger.create(store_path("x"), b"\xff")
-    async with store(at(server, below), "first", SharedContainers(), rebalance=True) as first:
+    async with store(at(zookeeper, below), "first", SharedContainers(), rebalance=True) as first:
         await until(lambda: first.serves == {0, 1, 2})
         await until(lambda: "node /segstore/stores/x is not a load report" in caplog.text)
         assert "container 3 cannot be owned: node /segstore/containers/3 belongs to no session" in caplog.text
@@ -299,10 +293,10 @@ async def test_strange_nodes_are_named_and_end_no_store(
 
 
 @pytest.mark.seed("57.1")
-async def test_with_shutdown_a_store_ends_and_the_other_takes_its_containers(server: str, below: str) -> None:
-    async with MockCluster(watched=False, stores=2, ownership=SHUTDOWN, coordinator=at(server, below)) as mock:
+async def test_with_shutdown_a_store_ends_and_the_other_takes_its_containers(zookeeper: str, below: str) -> None:
+    async with MockCluster(watched=False, stores=2, ownership=SHUTDOWN, coordinator=at(zookeeper, below)) as mock:
         assert shares(mock) == [{0, 2}, {1, 3}]
-        await end(server, session_of(mock, 0))
+        await end(zookeeper, session_of(mock, 0))
         await until(lambda: shares(mock) == [set(), {0, 1, 2, 3}])
         await mock.start_store(0)
         await until(lambda: [len(share) for share in shares(mock)] == [2, 2])
@@ -312,14 +306,14 @@ async def test_with_shutdown_a_store_ends_and_the_other_takes_its_containers(ser
 
 @pytest.mark.seed("57.6")
 async def test_the_configuration_may_be_with_another_service_whose_session_no_store_needs(
-    server: str, below: str
+    zookeeper: str, below: str
 ) -> None:
     async with (
-        CutLine(server) as line,
+        CutLine(zookeeper) as line,
         MockCluster(
             stores=2,
             ownership=RECONNECT,
-            coordinator=at(server, below),
+            coordinator=at(zookeeper, below),
             configuration=at(line.address, f"{below}-configuration"),
         ) as mock,
     ):
@@ -334,7 +328,7 @@ async def test_the_configuration_may_be_with_another_service_whose_session_no_st
                 await asyncio.sleep(0.01)  # what comes from a cache gives nobody else a turn
         assert found.scaling.min_segments == 3
         old = configuration.session
-        await end(server, old)
+        await end(zookeeper, old)
         line.cut()
         await until(lambda: configuration.cached == 0)
         await make_stream(mock, "scope", "later", 2)
@@ -347,7 +341,7 @@ async def test_the_configuration_may_be_with_another_service_whose_session_no_st
         assert shares(mock) == [{0, 2}, {1, 3}]
 
 
-async def disturb(mock: MockCluster, server: str, line: CutLine, turn: int) -> None:
+async def disturb(mock: MockCluster, zookeeper: str, line: CutLine, turn: int) -> None:
     """What happens to three stores in the middle of writing: the line of the first is cut, or a session is ended."""
     if turn == 0:
         line.cut()
@@ -355,7 +349,7 @@ async def disturb(mock: MockCluster, server: str, line: CutLine, turn: int) -> N
         line.heal()
         await until(lambda: all(len(share) == 2 for share in shares(mock)))
     else:
-        await end(server, session_of(mock, turn - 1))
+        await end(zookeeper, session_of(mock, turn - 1))
         await until(lambda: set().union(*shares(mock)) == set(range(6)))
 
 
@@ -384,10 +378,10 @@ async def read_all(mock: MockCluster, what: dict[str, Any], container: int) -> A
 
 
 @asynccontextmanager
-async def three_stores(server: str, below: str) -> AsyncIterator[tuple[MockCluster, CutLine]]:
+async def three_stores(zookeeper: str, below: str) -> AsyncIterator[tuple[MockCluster, CutLine]]:
     """The first of them has its session over a line that can be cut."""
-    straight = at(server, below)
-    async with CutLine(server) as line:
+    straight = at(zookeeper, below)
+    async with CutLine(zookeeper) as line:
         coordinator = InTurn(at(line.address, below, BRIEF_MS), straight)
         async with MockCluster(
             stores=3, containers=6, ownership=RECONNECT, coordinator=coordinator, configuration=straight
@@ -397,9 +391,9 @@ async def three_stores(server: str, below: str) -> AsyncIterator[tuple[MockClust
 
 @pytest.mark.seed("57.7")
 @pytest.mark.seed("57.8")
-async def test_this_client_writes_and_reads_all_in_order_while_sessions_expire(server: str, below: str) -> None:
+async def test_this_client_writes_and_reads_all_in_order_while_sessions_expire(zookeeper: str, below: str) -> None:
     async with (
-        three_stores(server, below) as (mock, line),
+        three_stores(zookeeper, below) as (mock, line),
         connect(f"tcp://{mock.controller_uri}") as pravega,
         asyncio.timeout(PATIENCE_S * 3),
     ):
@@ -407,7 +401,7 @@ async def test_this_client_writes_and_reads_all_in_order_while_sessions_expire(s
         counts: list[int] = []
         async with pravega.event_writer("scope", "stream") as writer:
             for turn in range(3):
-                disturbed = asyncio.create_task(disturb(mock, server, line, turn))
+                disturbed = asyncio.create_task(disturb(mock, zookeeper, line, turn))
                 number = 0
                 while not disturbed.done() or number < 100:
                     await writer.submit(b"%d %d" % (turn, number), routing_key=str(number % 5))
@@ -434,9 +428,11 @@ async def test_this_client_writes_and_reads_all_in_order_while_sessions_expire(s
 @pytest.mark.seed("57.7")
 @pytest.mark.seed("57.8")
 @pytest.mark.needs("pravega, the official client")
-async def test_the_official_client_writes_and_reads_all_in_order_while_sessions_expire(server: str, below: str) -> None:
+async def test_the_official_client_writes_and_reads_all_in_order_while_sessions_expire(
+    zookeeper: str, below: str
+) -> None:
     keys, per_key = 20, 120
-    async with three_stores(server, below) as (mock, line):
+    async with three_stores(zookeeper, below) as (mock, line):
         await make_stream(mock, "scope", "stream", 4)
         what = {"scope": "scope", "stream": "stream", "keys": keys, "per_key": per_key}
         async with (
@@ -447,7 +443,7 @@ async def test_the_official_client_writes_and_reads_all_in_order_while_sessions_
             reading = tasks.create_task(read_all(mock, what, 2))
             for turn in range(3):
                 await writer.said("paused")
-                disturbed = asyncio.create_task(disturb(mock, server, line, turn))
+                disturbed = asyncio.create_task(disturb(mock, zookeeper, line, turn))
                 writer.go_on()
                 await disturbed
             await writer.result()

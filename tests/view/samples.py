@@ -11,7 +11,7 @@ from pathlib import Path
 from segstore.traces import TraceFile, write_trace
 from segstore.view import write_page
 from segstore.wire.trace import Metadata, Record
-from tests.browser import Browser
+from tests.browser import Chromium, Page
 
 FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 TRACES = (*sorted((FIXTURES / "traces").glob("*.jsonl")), *sorted((FIXTURES / "reference").glob("*.jsonl")))
@@ -41,11 +41,11 @@ def saved(folder: Path, records: Sequence[Record], name: str = "trace.wtrace") -
 
 
 @contextlib.asynccontextmanager
-async def shown(folder: Path, *traces: Path, against: Path | None = None) -> AsyncIterator[Browser]:
+async def shown(chromium: Chromium, folder: Path, *traces: Path, against: Path | None = None) -> AsyncIterator[Page]:
     """A browser that shows the page of traces; on the way out, nothing may be on its console."""
     page = folder / "page.html"
     write_page(page, traces, against)
-    async with Browser(folder) as browser:
+    async with chromium.page() as browser:
         await browser.open(page.as_uri())
         await browser.until("performance.getEntriesByName('ready').length || document.querySelector('[role=alert]')")
         assert await browser.get("document.querySelector('[role=alert]')?.textContent ?? ''") == ""

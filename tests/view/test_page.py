@@ -31,7 +31,7 @@ from segstore.wire import (
 )
 from segstore.wire.history import RULES
 from segstore.wire.trace import Direction, Record, RecordKind, event_data
-from tests.browser import Browser
+from tests.browser import Chromium, Page
 from tests.view.samples import FIXTURES, call, saved, shown
 
 needs_chromium = pytest.mark.needs("chromium")
@@ -76,7 +76,7 @@ def key(name: str) -> str:
     return call("(key) => page.views[0].canvas.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}))", name)
 
 
-async def opened(browser: Browser, at: int, view: int = 0) -> str:
+async def opened(browser: Page, at: int, view: int = 0) -> str:
     """Opens a record, from 0; the text of the drawer."""
     await browser.get(call("async (view, at) => { page.views[view].open(at); }", view, at))
     await browser.until(f"document.querySelector('#drawer-title')?.textContent.includes('{at + 1}: ')")
@@ -114,10 +114,10 @@ def test_the_page_loads_nothing_and_its_policy_allows_only_what_is_inside() -> N
 
 
 @needs_chromium
-async def test_names_of_a_trace_are_text_wherever_they_are_shown(tmp_path: Path) -> None:
+async def test_names_of_a_trace_are_text_wherever_they_are_shown(tmp_path: Path, chromium: Chromium) -> None:
     records = dialogue(HOSTILE, HOSTILE.encode())
     trace = saved(tmp_path, records, "<img src=x onerror=alert(1)>.wtrace")
-    async with shown(tmp_path, trace, against=saved(tmp_path, dialogue(), "other.wtrace")) as browser:
+    async with shown(chromium, tmp_path, trace, against=saved(tmp_path, dialogue(), "other.wtrace")) as browser:
         for at in range(len(records)):
             assert "'undefined'" not in await opened(browser, at)
         assert SEEN[:20] in await opened(browser, 7)
@@ -128,18 +128,18 @@ async def test_names_of_a_trace_are_text_wherever_they_are_shown(tmp_path: Path)
 
 
 @needs_chromium
-async def test_a_read_that_its_client_gave_up_is_no_problem(tmp_path: Path) -> None:
+async def test_a_read_that_its_client_gave_up_is_no_problem(tmp_path: Path, chromium: Chromium) -> None:
     read = Record(1, 1, Direction.REQUEST, RecordKind.FRAME, encode(ReadSegment("a/b/0", 0, 100, "", 7)))
     for by, problems in ((Direction.REQUEST, "0 problems"), (Direction.REPLY, "1 problem")):
         trace = saved(tmp_path, [read, Record(2, 1, by, RecordKind.CLOSE, b"{}")])
-        async with shown(tmp_path, trace) as browser:
+        async with shown(chromium, tmp_path, trace) as browser:
             assert await browser.get(text_of("#problem-count")) == problems
             assert ("given up" in await opened(browser, 0)) is (by is Direction.REQUEST)
 
 
 @needs_chromium
-async def test_a_record_is_opened_with_its_bytes_payload_events_and_state(tmp_path: Path) -> None:
-    async with shown(tmp_path, saved(tmp_path, dialogue())) as browser:
+async def test_a_record_is_opened_with_its_bytes_payload_events_and_state(tmp_path: Path, chromium: Chromium) -> None:
+    async with shown(chromium, tmp_path, saved(tmp_path, dialogue())) as browser:
         assert "14 records · 1 connection" in await browser.get(text_of(".facts"))
         assert await browser.get(text_of("#problem-count")) == "2 problems"
         block = await opened(browser, 7)
@@ -174,13 +174,15 @@ async def test_a_record_is_opened_with_its_bytes_payload_events_and_state(tmp_pa
 
 
 @needs_chromium
-async def test_records_that_verdicts_name_are_marked_listed_and_explained(tmp_path: Path) -> None:
+async def test_records_that_verdicts_name_are_marked_listed_and_explained(
+    tmp_path: Path, chromium: Chromium
+) -> None:
     asked, told = GetStreamSegmentInfo(7, SEGMENT, ""), StreamSegmentInfo(7, SEGMENT, True, False, False, 0, 15)
     shrunk = [
         Record(10**18 + 30_000 + way, 2, Direction(way), RecordKind.FRAME, encode(command))
         for way, command in enumerate((asked, told))
     ]
-    async with shown(tmp_path, saved(tmp_path, [*dialogue(), *shrunk])) as browser:
+    async with shown(tmp_path, saved(tmp_path, [*dialogue(), *shrunk]), chromium) as browser:
         assert await browser.get(text_of(".view .problem")) == "‼ 1 rule broken:\nlength-shrinks (1)"
         assert await browser.get(text_of("#problem-count")) == "4 problems"
         texts, _ = await browser.get(call(DRAWN, False))
@@ -200,7 +202,9 @@ async def test_records_that_verdicts_name_are_marked_listed_and_explained(tmp_pa
 
 
 @needs_chromium
-async def test_events_of_a_read_and_of_an_append_of_one_frame_are_payloads_by_themselves(tmp_path: Path) -> None:
+async def test_events_of_a_read_and_of_an_append_of_one_frame_are_payloads_by_themselves(
+    tmp_path: Path, chromium: Chromium
+) -> None:
     events = [b'{"order": [1, 2]}', b"two", b"\x00\xff"]
     data = b"".join(bytes(4) + len(event).to_bytes(4, "big") + event for event in events)
     commands = [
@@ -216,7 +220,7 @@ async def test_events_of_a_read_and_of_an_append_of_one_frame_are_payloads_by_th
     ]
     payloads = "[...drawer.querySelectorAll('.payload .buttons')].map((each) => each.textContent)"
     first = ["data[0] 17 bytesJSONTextHex", "data[1] 3 bytesTextHex"]
-    async with shown(tmp_path, saved(tmp_path, frames)) as browser:
+    async with shown(chromium, tmp_path, saved(tmp_path, frames)) as browser:
         for at, expected in enumerate((
             [*first, "data[2] 2 bytesHex"],
             [*first, "data[2] 1 of 2 bytesHex"],
@@ -232,8 +236,10 @@ async def test_events_of_a_read_and_of_an_append_of_one_frame_are_payloads_by_th
 
 
 @needs_chromium
-async def test_the_state_of_anything_else_can_be_chosen_from_a_list_made_when_it_is_needed(tmp_path: Path) -> None:
-    async with shown(tmp_path, saved(tmp_path, dialogue())) as browser:
+async def test_the_state_of_anything_else_can_be_chosen_from_a_list_made_when_it_is_needed(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    async with shown(chromium, tmp_path, saved(tmp_path, dialogue())) as browser:
         assert "acknowledged" not in await opened(browser, 1)
         options = "[...drawer.querySelector('select').options].map((each) => each.text)"
         assert await browser.get(options) == ["Another segment, writer or transaction …"]
@@ -251,8 +257,8 @@ async def test_the_state_of_anything_else_can_be_chosen_from_a_list_made_when_it
 
 
 @needs_chromium
-async def test_every_record_is_reached_with_the_keyboard_and_said_aloud(tmp_path: Path) -> None:
-    async with shown(tmp_path, saved(tmp_path, dialogue())) as browser:
+async def test_every_record_is_reached_with_the_keyboard_and_said_aloud(tmp_path: Path, chromium: Chromium) -> None:
+    async with shown(chromium, tmp_path, saved(tmp_path, dialogue())) as browser:
         await browser.get("page.views[0].canvas.focus()")
         selected = "page.views[0].timeline.selected"
         moves = (("ArrowRight", 0), ("ArrowRight", 1), ("r", 2), ("r", 1), ("End", 13), ("ArrowRight", 13))
@@ -279,8 +285,8 @@ async def test_every_record_is_reached_with_the_keyboard_and_said_aloud(tmp_path
 
 
 @needs_chromium
-async def test_the_field_says_what_matches_and_what_is_wrong(tmp_path: Path) -> None:
-    async with shown(tmp_path, saved(tmp_path, dialogue())) as browser:
+async def test_the_field_says_what_matches_and_what_is_wrong(tmp_path: Path, chromium: Chromium) -> None:
+    async with shown(chromium, tmp_path, saved(tmp_path, dialogue())) as browser:
         await browser.get(
             "window.cleared = []; window.clear = window.clearTimeout; "
             "window.clearTimeout = (timer) => { cleared.push(timer); clear(timer); }; 0"
@@ -302,8 +308,8 @@ async def test_the_field_says_what_matches_and_what_is_wrong(tmp_path: Path) -> 
 
 
 @needs_chromium
-async def test_wheel_and_drag_move_the_timeline_and_a_click_opens_a_record(tmp_path: Path) -> None:
-    async with shown(tmp_path, saved(tmp_path, dialogue())) as browser:
+async def test_wheel_and_drag_move_the_timeline_and_a_click_opens_a_record(tmp_path: Path, chromium: Chromium) -> None:
+    async with shown(chromium, tmp_path, saved(tmp_path, dialogue())) as browser:
         box = await browser.get("(({x, y}) => [x, y])(page.views[0].canvas.getBoundingClientRect())")
         at = {"x": box[0] + 500, "y": box[1] + 45}
         state = "[page.views[0].timeline.from, page.views[0].timeline.span]"
@@ -334,12 +340,14 @@ DRAWN = """(narrow) => {
 
 
 @needs_chromium
-async def test_ticks_of_records_of_one_time_differ_and_long_numbers_keep_their_end(tmp_path: Path) -> None:
+async def test_ticks_of_records_of_one_time_differ_and_long_numbers_keep_their_end(
+    tmp_path: Path, chromium: Chromium
+) -> None:
     frames = [
         Record(5, 10**9 + each, Direction.REQUEST, RecordKind.FRAME, encode(ReadSegment(SEGMENT, 0, 9, "", 1)))
         for each in (101, 202)
     ]
-    async with shown(tmp_path, saved(tmp_path, frames)) as browser:
+    async with shown(chromium, tmp_path, saved(tmp_path, frames)) as browser:
         ticks = [each for each in (await browser.get(call(DRAWN, False)))[0] if "ns" in each or each == "0"]
         assert len(ticks) == len(set(ticks)) > 0
         texts, _ = await browser.get(call(DRAWN, True))
@@ -348,7 +356,9 @@ async def test_ticks_of_records_of_one_time_differ_and_long_numbers_keep_their_e
 
 
 @needs_chromium
-async def test_requests_without_flows_have_the_colour_of_their_writer_or_connection(tmp_path: Path) -> None:
+async def test_requests_without_flows_have_the_colour_of_their_writer_or_connection(
+    tmp_path: Path, chromium: Chromium
+) -> None:
     sent: list[tuple[int, Command]] = [
         (1, Hello(17, 5)),
         (1, AppendBlockEnd(WRITER, 0, b"", 1, 1, 7)),
@@ -358,15 +368,15 @@ async def test_requests_without_flows_have_the_colour_of_their_writer_or_connect
         (3, ReadSegment(SEGMENT, 0, 9, "", 5 << 32)),
     ]
     frames = [Record(at, each, Direction.REQUEST, RecordKind.FRAME, encode(of)) for at, (each, of) in enumerate(sent)]
-    async with shown(tmp_path, saved(tmp_path, frames)) as browser:
+    async with shown(chromium, tmp_path, saved(tmp_path, frames)) as browser:
         _, colours = await browser.get(call(DRAWN, False))
         assert colours == ["soft", *(f"flow-{number}" for number in (0, 1, 1, 2, 4))]
 
 
 @needs_chromium
-async def test_two_traces_are_compared_side_by_side(tmp_path: Path) -> None:
+async def test_two_traces_are_compared_side_by_side(tmp_path: Path, chromium: Chromium) -> None:
     one, other = FIXTURES / "traces" / "write.jsonl", FIXTURES / "traces" / "seal.jsonl"
-    async with shown(tmp_path, one, against=other) as browser:
+    async with shown(chromium, tmp_path, one, against=other) as browser:
         said = await browser.get(text_of(".differences"))
         assert "10 streams differ" in said
         assert "A has one more HELLO, one more APPEND_SETUP, 2 more DATA_APPENDED" in said
@@ -383,10 +393,10 @@ async def test_two_traces_are_compared_side_by_side(tmp_path: Path) -> None:
 
 
 @needs_chromium
-async def test_controller_calls_of_two_traces_are_compared(tmp_path: Path) -> None:
+async def test_controller_calls_of_two_traces_are_compared(tmp_path: Path, chromium: Chromium) -> None:
     one, other = FIXTURES / "traces" / "controller_calls.jsonl", tmp_path / "other.jsonl"
     other.write_text(one.read_text("utf-8").replace('"minNumSegments": 1', '"minNumSegments": 2'), "utf-8")
-    async with shown(tmp_path, one, against=other) as browser:
+    async with shown(chromium, tmp_path, one, against=other) as browser:
         said = await browser.get(text_of(".differences"))
         assert "1 stream differs" in said
         assert "createStream: scalingPolicy.minNumSegments\trequest\t5\t5\tcontroller" in said
@@ -398,9 +408,9 @@ async def test_controller_calls_of_two_traces_are_compared(tmp_path: Path) -> No
 
 
 @pytest.mark.needs("chromium", "npm's package axe-core")
-async def test_axe_finds_nothing_on_the_page_of_two_traces(tmp_path: Path) -> None:
+async def test_axe_finds_nothing_on_the_page_of_two_traces(tmp_path: Path, chromium: Chromium) -> None:
     one, other = FIXTURES / "traces" / "write.jsonl", FIXTURES / "traces" / "controller_calls.jsonl"
-    async with shown(tmp_path, one, against=other) as browser:
+    async with shown(chromium, tmp_path, one, against=other) as browser:
         await browser.get("document.querySelector('.differences button').click()")
         await browser.until("drawer.open && !!document.querySelector('#drawer-title')")
         for width, dark in ((1280, False), (400, True)):
@@ -409,11 +419,11 @@ async def test_axe_finds_nothing_on_the_page_of_two_traces(tmp_path: Path) -> No
 
 
 @needs_chromium
-async def test_damage_is_listed_and_the_rest_is_shown(tmp_path: Path) -> None:
+async def test_damage_is_listed_and_the_rest_is_shown(tmp_path: Path, chromium: Chromium) -> None:
     whole = saved(tmp_path, [each for _ in range(40) for each in dialogue()]).read_bytes()
     damaged = tmp_path / "damaged.wtrace"
     damaged.write_bytes(whole + whole[-1000:])
-    async with shown(tmp_path, damaged) as browser:
+    async with shown(chromium, tmp_path, damaged) as browser:
         notes = await browser.get(text_of(".notes"))
         assert "1 part of the file could not be read" in notes
         assert "Before record 561: the last block is torn" in notes
@@ -421,8 +431,8 @@ async def test_damage_is_listed_and_the_rest_is_shown(tmp_path: Path) -> None:
 
 
 @needs_chromium
-async def test_a_trace_without_records_is_a_page_too(tmp_path: Path) -> None:
-    async with shown(tmp_path, saved(tmp_path, [], "empty.jsonl")) as browser:
+async def test_a_trace_without_records_is_a_page_too(tmp_path: Path, chromium: Chromium) -> None:
+    async with shown(chromium, tmp_path, saved(tmp_path, [], "empty.jsonl")) as browser:
         assert "0 records" in await browser.get(text_of(".facts"))
         await browser.get(key("ArrowRight"))
         await browser.get("page.filter('failure')")
@@ -430,9 +440,11 @@ async def test_a_trace_without_records_is_a_page_too(tmp_path: Path) -> None:
 
 
 @needs_chromium
-async def test_the_page_is_dark_where_dark_is_preferred_and_narrow_where_the_window_is(tmp_path: Path) -> None:
+async def test_the_page_is_dark_where_dark_is_preferred_and_narrow_where_the_window_is(
+    tmp_path: Path, chromium: Chromium
+) -> None:
     records = dialogue("a-very-long-name/" * 20)
-    async with shown(tmp_path, saved(tmp_path, records)) as browser:
+    async with shown(chromium, tmp_path, saved(tmp_path, records)) as browser:
         await browser.do("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=True)
         await browser.until("document.documentElement.clientWidth === 400")
         for at in (0, 7, 9):

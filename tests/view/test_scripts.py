@@ -15,6 +15,7 @@ from segstore.wire import AppendBlock, AppendBlockEnd, Command, ConditionalAppen
 from segstore.wire.commands import TableEntries, TableEntry, TableKey, TableValue
 from segstore.wire.inspect import describe
 from segstore.wire.trace import Direction, FilterError, Record, RecordKind, check_possible, parse_filter
+from tests.browser import Chromium
 from tests.view.samples import FIXTURES, all_fixtures, call, saved, shown
 from tests.wire.trace.test_possible import FILTERS as OF_DOORS
 
@@ -107,18 +108,18 @@ def appends() -> Iterator[Command]:
     yield ConditionalAppend(writer, 24, 0, Event(b""), 7)
 
 
-async def test_filters_match_the_same_records_of_all_fixtures(tmp_path: Path) -> None:
+async def test_filters_match_the_same_records_of_all_fixtures(tmp_path: Path, chromium: Chromium) -> None:
     records = [*all_fixtures(), *odd_records()]
     filters = [*FILTERS, "connection = 9007199254740993", "connection < 0", "time > 100000h", "latency < 0"]
     expected = {text: python_finds(records, text) for text in filters}
     assert all(isinstance(found, list) for found in expected.values())
     assert sum(bool(found) for found in expected.values()) > 0.8 * len(filters)
-    async with shown(tmp_path, saved(tmp_path, records)) as browser:
+    async with shown(chromium, tmp_path, saved(tmp_path, records)) as browser:
         found = await browser.get(call(_MATCHES, filters))
         assert dict(zip(filters, found, strict=True)) == expected
 
 
-async def test_filters_are_refused_that_python_refuses(tmp_path: Path) -> None:
+async def test_filters_are_refused_that_python_refuses(tmp_path: Path, chromium: Chromium) -> None:
     filters = [
         "type = APPEND_BLOCK_END and direction = reply", "direction = request and (type = DATA_APPENDED)",
         "(type = HELLO and code = 9)", "type = HELLO and code = 9 and size > 1", "type = EVENT or type ~ *NOPE*",
@@ -133,7 +134,7 @@ async def test_filters_are_refused_that_python_refuses(tmp_path: Path) -> None:
     expected = {text: python_finds(records, text) for text in filters}
     for text, taken in OF_DOORS.items():
         assert isinstance(expected[text], str) is ("trace" not in taken.split()), text
-    async with shown(tmp_path, saved(tmp_path, records)) as browser:
+    async with shown(chromium, tmp_path, saved(tmp_path, records)) as browser:
         for text, found in zip(filters, await browser.get(call(_MATCHES, filters)), strict=True):
             if isinstance(expected[text], str):
                 assert isinstance(found, str), text
@@ -162,7 +163,7 @@ def python_spans(frame: bytes) -> list[list[Any]]:
     ]
 
 
-async def test_bytes_have_the_same_meaning(tmp_path: Path) -> None:
+async def test_bytes_have_the_same_meaning(tmp_path: Path, chromium: Chromium) -> None:
     lines = [
         json.loads(line)
         for name in ("commands", "malformed", "mutations")
@@ -174,7 +175,7 @@ async def test_bytes_have_the_same_meaning(tmp_path: Path) -> None:
     ]
     frames = list(dict.fromkeys(frames))
     assert len(frames) > 1500
-    async with shown(tmp_path, saved(tmp_path, list(all_fixtures())[:5])) as browser:
+    async with shown(chromium, tmp_path, saved(tmp_path, list(all_fixtures())[:5])) as browser:
         for at in range(0, len(frames), 500):
             part = frames[at : at + 500]
             found = await browser.get(call(_DESCRIBE, [each.hex() for each in part]))

@@ -41,13 +41,14 @@ def build(out: Path, work: Path, *, one_file: bool) -> Path:
     if lacking:
         raise CannotBuildError(f"an executable takes {' and '.join(lacking)}: apt install binutils; {WITHOUT}")
     python = work / "venv" / "bin" / "python"
-    pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install")
+    pip = (sys.executable, "-m", "pip", "--python", python, "--quiet", "--disable-pip-version-check", "install")
     try:
-        subprocess.run((sys.executable, "-m", "venv", work / "venv"), check=True)
-        subprocess.run((*pip, "pyinstaller>=6.11", ROOT), check=True)
+        subprocess.run((sys.executable, "-m", "venv", "--without-pip", work / "venv"), check=True)
+        for package in ("pyinstaller>=6.11", ROOT):
+            subprocess.run((*pip, package), check=True)
     except subprocess.CalledProcessError as error:
         raise CannotBuildError(
-            f"an executable takes python3-venv, and PyInstaller from PyPI, which could not be installed; {WITHOUT}"
+            f"an executable takes PyInstaller from PyPI, which could not be installed; {WITHOUT}"
         ) from error
     entry = work / "entry.py"
     entry.write_text(ENTRY, encoding="utf-8")

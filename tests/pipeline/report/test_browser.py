@@ -10,7 +10,7 @@ import pytest
 
 from segstore.pipeline.report.page import page
 from segstore.pipeline.report.plots import plots
-from tests.browser import Browser
+from tests.browser import Chromium
 from tests.pipeline.report.test_page import HOSTILE, Elements, facts, table
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.timeout(600)]
@@ -67,11 +67,13 @@ def test_every_plot_is_drawn_and_the_console_is_empty(tmp_path: Path) -> None:
     assert all("onerror" not in attributes for _, attributes in elements.tags)
 
 
-async def test_the_page_is_dark_where_dark_is_preferred_and_narrow_where_the_window_is(tmp_path: Path) -> None:
+async def test_the_page_is_dark_where_dark_is_preferred_and_narrow_where_the_window_is(
+    tmp_path: Path, chromium: Chromium
+) -> None:
     where = tmp_path / "report.html"
     commands = [{"command": f"A_LONG_COMMAND_{at}", "least_ns": 9, "width_ns": 1, "times": 3} for at in range(9)]
     where.write_text(page(facts("a-very-long-name/" * 20, latency_histogram=table(*commands))), "utf-8")
-    async with Browser(tmp_path) as browser:
+    async with chromium.page() as browser:
         await browser.do("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=True)
         await browser.open(where.as_uri())
         await browser.until("document.querySelectorAll('.main-svg').length > 5")
@@ -89,10 +91,10 @@ async def test_the_page_is_dark_where_dark_is_preferred_and_narrow_where_the_win
         assert browser.complaints == []
 
 
-async def test_no_legend_covers_a_plot_when_the_window_has_been_made_wider(tmp_path: Path) -> None:
+async def test_no_legend_covers_a_plot_when_the_window_has_been_made_wider(tmp_path: Path, chromium: Chromium) -> None:
     where = tmp_path / "report.html"
     where.write_text(page(facts()), "utf-8")
-    async with Browser(tmp_path) as browser:
+    async with chromium.page() as browser:
         await browser.look(400)
         await browser.open(where.as_uri())
         await browser.until("document.querySelectorAll('.main-svg').length > 5")
@@ -105,10 +107,10 @@ async def test_no_legend_covers_a_plot_when_the_window_has_been_made_wider(tmp_p
 
 
 @pytest.mark.needs("npm's package axe-core")
-async def test_axe_finds_nothing_on_the_page(tmp_path: Path) -> None:
+async def test_axe_finds_nothing_on_the_page(tmp_path: Path, chromium: Chromium) -> None:
     where = tmp_path / "report.html"
     where.write_text(page(facts()), "utf-8")
-    async with Browser(tmp_path) as browser:
+    async with chromium.page() as browser:
         await browser.open(where.as_uri())
         await browser.until("document.querySelectorAll('.main-svg').length > 5")
         for width, dark in ((1280, False), (400, True)):

@@ -17,10 +17,21 @@ from segstore.testing import RunningServer, ServerProcess, ServerThread
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 
-@pytest.fixture(params=[ServerThread, ServerProcess])
-def server(request: pytest.FixtureRequest) -> Iterator[RunningServer]:
-    with request.param() as servers:
-        yield servers.serve(stores=2)
+@pytest.fixture(scope="module")
+def process(grpc_runs: None) -> Iterator[ServerProcess]:
+    with ServerProcess() as process:
+        yield process
+
+
+@pytest.fixture(params=["thread", "process"])
+def server(request: pytest.FixtureRequest, process: ServerProcess) -> Iterator[RunningServer]:
+    if request.param == "process":
+        server = process.serve(stores=2)
+        yield server
+        server.stop()
+    else:
+        with ServerThread() as thread:
+            yield thread.serve(stores=2)
 
 
 def test_events_are_written_and_read_across_scales_and_transactions(server: RunningServer) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
+from itertools import count
 
 import pytest
 
@@ -20,9 +20,12 @@ from tests.server.support import PATIENCE_S
 pytestmark = [pytest.mark.needs(PART), pytest.mark.timeout(300)]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
-    with zookeeper_server(tmp_path, lasting_port) as server:
+_names = count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    with zookeeper_server(tmp_path_factory.mktemp("zookeeper"), lasting_port) as server:
         yield server
 
 
@@ -30,12 +33,13 @@ def at(server: ZooKeeperServer) -> ZooKeeperCoordinator:
     return ZooKeeperCoordinator(server.address, session_timeout_ms=30_000, connect_timeout_ms=30_000)
 
 
-async def with_changes(server: ZooKeeperServer) -> ZooKeeperSession:
-    """A session that has seen more changes than the checks themselves cause."""
+async def with_changes(server: ZooKeeperServer) -> tuple[ZooKeeperSession, str]:
+    """A session that has seen more changes than the checks themselves cause, and the path of its last node."""
     session = await at(server).connect()
-    for number in range(50):
-        await session.create(f"/node-{number}", b"")
-    return session
+    for _ in range(50):
+        path = f"/node-{next(_names)}"
+        await session.create(path, b"")
+    return session, path
 
 
 async def reaches(session: ZooKeeperSession, state: SessionState) -> None:
@@ -45,7 +49,7 @@ async def reaches(session: ZooKeeperSession, state: SessionState) -> None:
 
 
 async def test_a_session_is_lost_with_a_reason_when_the_service_has_lost_its_data(server: ZooKeeperServer) -> None:
-    session = await with_changes(server)
+    session, path = await with_changes(server)
     heard: list[SessionState] = []
     session.on_change(heard.append)
     seen = session.client.last_zxid
@@ -55,15 +59,15 @@ async def test_a_session_is_lost_with_a_reason_when_the_service_has_lost_its_dat
     assert session.why.startswith(f"ZooKeeper at {server.address} has lost its data: its last change is 0x")
     assert session.why.endswith(f"and session {session.session_id:#x} has seen {seen:#x}")
     with pytest.raises(SessionExpired):
-        await session.get("/node-1")
+        await session.get(path)
     await session.aclose()
     fresh = await at(server).connect()
-    assert await fresh.get("/node-1") is None
+    assert await fresh.get(path) is None
     await fresh.aclose()
 
 
 async def test_a_session_survives_a_restart_of_the_service_with_its_data(server: ZooKeeperServer) -> None:
-    session = await with_changes(server)
+    session, path = await with_changes(server)
     heard: list[SessionState] = []
     session.on_change(heard.append)
     await asyncio.to_thread(server.stop)
@@ -72,7 +76,7 @@ async def test_a_session_survives_a_restart_of_the_service_with_its_data(server:
     await reaches(session, SessionState.CONNECTED)
     assert heard == [SessionState.SUSPENDED, SessionState.CONNECTED]
     assert session.why == ""
-    assert await session.get("/node-1") is not None
+    assert await session.get(path) is not None
     await session.aclose()
 
 
@@ -88,7 +92,7 @@ async def test_a_session_survives_a_server_that_ignores_its_request_to_connect_a
         async with asyncio.timeout(50):  # kazoo gives up after the session's timeout of 60 s
             await reaches(session, SessionState.CONNECTED)
         assert (heard, line.ignored) == ([SessionState.SUSPENDED, SessionState.CONNECTED], 1)
-        await session.create("/node", b"")
+        await session.create(f"/node-{next(_names)}", b"")
         await session.aclose()
 
 

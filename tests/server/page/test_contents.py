@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from segstore.client import connect
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import StreamConfig
-from tests.browser import Browser
+from tests.browser import Chromium, Page
 from tests.server.control_api.support import asking, client_of, done
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.usefixtures("grpc_runs")]
@@ -47,7 +46,7 @@ def rows(panel: str, table: str) -> str:
     return f"[...document.querySelectorAll({json.dumps(region)})].map((row) => row.innerText)"
 
 
-async def choose(page: Browser, panel: str, name: str) -> None:
+async def choose(page: Page, panel: str, name: str) -> None:
     """Opens a panel and chooses a thing in its list, by the keyboard."""
     found = f"[...document.querySelectorAll('#{panel} tbody button')].find((each) => each.textContent === '{name}')"
     await page.get(f"document.getElementById('{panel}').open = true")
@@ -60,9 +59,9 @@ async def choose(page: Browser, panel: str, name: str) -> None:
 
 
 async def test_a_stream_is_shown_with_its_history_its_last_events_and_transactions(
-    mock: MockCluster, tmp_path: Path
+    mock: MockCluster, chromium: Chromium
 ) -> None:
-    async with Browser(tmp_path) as page:
+    async with chromium.page() as page:
         await page.open(f"{mock.http_url}/")
         await choose(page, "streams", "orders")
         await page.until("document.querySelectorAll('#streams .picture span').length === 4")
@@ -103,9 +102,9 @@ async def test_a_stream_is_shown_with_its_history_its_last_events_and_transactio
         assert page.complaints == []
 
 
-async def test_a_group_is_shown_with_its_readers_and_their_lag(mock: MockCluster, tmp_path: Path) -> None:
+async def test_a_group_is_shown_with_its_readers_and_their_lag(mock: MockCluster, chromium: Chromium) -> None:
     async with (
-        Browser(tmp_path) as page,
+        chromium.page() as page,
         connect(mock.controller_uri) as pravega,
         pravega.reader_group("shop", "billing", streams=["orders"], refresh_ms=50) as group,
         group.reader("<b>one</b>"),
@@ -121,8 +120,8 @@ async def test_a_group_is_shown_with_its_readers_and_their_lag(mock: MockCluster
         assert page.complaints == []
 
 
-async def test_entries_of_a_table_are_turned_page_by_page(mock: MockCluster, tmp_path: Path) -> None:
-    async with client_of(mock) as http, Browser(tmp_path) as page:
+async def test_entries_of_a_table_are_turned_page_by_page(mock: MockCluster, chromium: Chromium) -> None:
+    async with client_of(mock) as http, chromium.page() as page:
         entries = [{"key": {"text": f"{number:03}"}, "value": {"base64": "/w=="}} for number in range(60)]
         await done(http, "POST", "/v1/tables/shop/prices/entries", {"entries": entries})
         await page.open(f"{mock.http_url}/")
@@ -135,9 +134,9 @@ async def test_entries_of_a_table_are_turned_page_by_page(mock: MockCluster, tmp
         assert page.complaints == []
 
 
-async def test_keys_that_differ_look_different(mock: MockCluster, tmp_path: Path) -> None:
+async def test_keys_that_differ_look_different(mock: MockCluster, chromium: Chromium) -> None:
     keys = ["a\nbc", "a bc", "a  c", "a\u3164"]
-    async with client_of(mock) as http, Browser(tmp_path) as page:
+    async with client_of(mock) as http, chromium.page() as page:
         await done(http, "PUT", "/v1/tables/shop/odd", {"primary_key_bytes": 4})
         entries = [{"key": {"text": key}, "value": {"text": "v"}} for key in keys]
         await done(http, "POST", "/v1/tables/shop/odd/entries", {"entries": entries})
@@ -149,8 +148,8 @@ async def test_keys_that_differ_look_different(mock: MockCluster, tmp_path: Path
         assert page.complaints == []
 
 
-async def test_a_server_without_a_controller_has_no_such_panels(tmp_path: Path) -> None:
-    async with asking() as (mock, _), Browser(tmp_path) as page:
+async def test_a_server_without_a_controller_has_no_such_panels(chromium: Chromium) -> None:
+    async with asking() as (mock, _), chromium.page() as page:
         await page.open(f"{mock.http_url}/")
         await page.until("document.querySelectorAll('#server dt').length > 4")
         for panel in ("streams", "groups", "tables"):
@@ -159,8 +158,10 @@ async def test_a_server_without_a_controller_has_no_such_panels(tmp_path: Path) 
 
 
 @pytest.mark.needs("npm's package axe-core")
-async def test_axe_finds_nothing_on_the_page_with_all_panels_and_forms_open(mock: MockCluster, tmp_path: Path) -> None:
-    async with client_of(mock) as http, Browser(tmp_path) as page:
+async def test_axe_finds_nothing_on_the_page_with_all_panels_and_forms_open(
+    mock: MockCluster, chromium: Chromium
+) -> None:
+    async with client_of(mock) as http, chromium.page() as page:
         await done(http, "POST", "/v1/faults", {"match": "type = READ_SEGMENT", "do": "hold", "name": "held"})
         await done(http, "POST", "/v1/faults/held/disable")
         await done(http, "POST", "/v1/recordings", {"name": "run"})

@@ -16,7 +16,7 @@ from segstore.server.control_api.app import application
 from segstore.server.page import live_page
 from segstore.wire import GetStreamSegmentInfo
 from segstore.wire.names import container_of
-from tests.browser import Browser
+from tests.browser import Chromium
 from tests.server.control_api.support import asking, done, peer_of
 from tests.server.support import append, create, set_up
 
@@ -84,8 +84,8 @@ browser = pytest.mark.needs("chromium")
 
 
 @browser
-async def test_the_page_shows_that_the_store_is_gone_and_continues_when_it_is_back(tmp_path: Path) -> None:
-    async with MockSegmentStore() as mock, Browser(tmp_path) as page:
+async def test_the_page_shows_that_the_store_is_gone_and_continues_when_it_is_back(chromium: Chromium) -> None:
+    async with MockSegmentStore() as mock, chromium.page() as page:
         controlled = Controlled([mock.server], mock.server.faults)
         api = ControlApi(controlled, "127.0.0.1", 0)
         await api.start()
@@ -110,11 +110,11 @@ async def test_the_page_shows_that_the_store_is_gone_and_continues_when_it_is_ba
 
 
 @browser
-async def test_a_browser_takes_the_token_from_the_address_or_asks_for_it(tmp_path: Path) -> None:
+async def test_a_browser_takes_the_token_from_the_address_or_asks_for_it(tmp_path: Path, chromium: Chromium) -> None:
     token = "0123456789abcdef"
     file = tmp_path / "token"
     file.write_text(token)
-    async with asking(http_token_file=file) as (mock, _), Browser(tmp_path) as page:
+    async with asking(http_token_file=file) as (mock, _), chromium.page() as page:
         await page.open(f"{mock.http_url}/")
         await page.until("!document.querySelector('#token').hidden")
         assert await page.get("document.querySelectorAll('#server dt').length") == 0
@@ -142,9 +142,9 @@ async def test_a_browser_takes_the_token_from_the_address_or_asks_for_it(tmp_pat
 
 @browser
 @pytest.mark.usefixtures("grpc_runs")
-async def test_a_container_is_moved_by_the_page(tmp_path: Path) -> None:
+async def test_a_container_is_moved_by_the_page(chromium: Chromium) -> None:
     segment = "scope/stream/0.#epoch.0"
-    async with MockCluster(stores=2, containers=2, http_port=0) as mock, Browser(tmp_path) as page:
+    async with MockCluster(stores=2, containers=2, http_port=0) as mock, chromium.page() as page:
         container = container_of(segment, 2)
         giver = mock.owner_of(segment)
         assert giver is not None
@@ -159,9 +159,9 @@ async def test_a_container_is_moved_by_the_page(tmp_path: Path) -> None:
 
 
 @browser
-async def test_the_page_never_scrolls_sideways_with_long_names_in_light_and_dark(tmp_path: Path) -> None:
+async def test_the_page_never_scrolls_sideways_with_long_names_in_light_and_dark(chromium: Chromium) -> None:
     long = f"scope/{'wide' * 60}/0.#epoch.0"
-    async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
+    async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
         mock.store.create_segment(long, now_ms=0)
         await peer.ask(create(), set_up(), append(1, b"x" * 500), GetStreamSegmentInfo(9, long, ""))
         await done(
@@ -185,10 +185,10 @@ async def test_the_page_never_scrolls_sideways_with_long_names_in_light_and_dark
 
 
 @browser
-async def test_names_of_many_segments_are_requested_only_when_the_user_asks_for_them(tmp_path: Path) -> None:
+async def test_names_of_many_segments_are_requested_only_when_the_user_asks_for_them(chromium: Chromium) -> None:
     asked = "performance.getEntriesByType('resource').filter((each) => each.name.includes('{}')).length"
     names, counters = asked.format("/v1/segments"), asked.format("/v1/counters")
-    async with asking() as (mock, _), Browser(tmp_path) as page:
+    async with asking() as (mock, _), chromium.page() as page:
         for number in range(3_000):
             mock.store.create_segment(f"scope/stream/{number}.#epoch.0", now_ms=0)
         assert len(mock.segments) == 6_000  # with their indexes
@@ -209,9 +209,9 @@ async def test_names_of_many_segments_are_requested_only_when_the_user_asks_for_
 
 
 @browser
-async def test_a_server_that_lists_its_capabilities_shows_only_the_panels_that_it_serves(tmp_path: Path) -> None:
+async def test_a_server_that_lists_its_capabilities_shows_only_the_panels_that_it_serves(chromium: Chromium) -> None:
     panels = "[...panels].filter(([, each]) => !each.root.hidden && !each.item.hidden).map(([id]) => id)"
-    async with asking() as (mock, _), Browser(tmp_path) as page:
+    async with asking() as (mock, _), chromium.page() as page:
         await page.open(f"{mock.http_url}/")
         await page.until("document.querySelectorAll('#server dt').length > 4")
         everything = await page.get(panels)

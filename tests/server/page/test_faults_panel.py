@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from segstore.server import Rule
 from segstore.server.toxics import TOXIC_MODELS
 from segstore.wire import GetStreamSegmentInfo
 from segstore.wire.controller_api import STATUSES
-from tests.browser import Browser
+from tests.browser import Chromium, Page
 from tests.server.control_api.support import asking, peer_of
 from tests.server.support import SEGMENT, create
 
@@ -26,16 +25,16 @@ def of_action(index: int, name: str) -> str:
     return f"{FORM} .actions li:nth-child({index + 1}) [name={name}]"
 
 
-async def new_rule(page: Browser) -> None:
+async def new_rule(page: Page) -> None:
     await page.click("#faults", "New rule")
     await page.until("!ruleForm.root.hidden")
 
 
-async def choose(page: Browser, index: int, action: str) -> None:
+async def choose(page: Page, index: int, action: str) -> None:
     await page.fill(f"{FORM} .actions li:nth-child({index + 1}) .choice > .field select", action)
 
 
-async def refused(page: Browser, form: str = FORM) -> tuple[str, str]:
+async def refused(page: Page, form: str = FORM) -> tuple[str, str]:
     """Sends a form; the name of the field that has the focus and an error then, and the error."""
     await page.get(f"document.querySelector('{form}').requestSubmit()")
     await page.until(f"[...document.querySelectorAll('{form} .problem')].some((each) => each.textContent)")
@@ -45,15 +44,15 @@ async def refused(page: Browser, form: str = FORM) -> tuple[str, str]:
     return name, error
 
 
-async def sent(page: Browser, form: str = FORM) -> None:
+async def sent(page: Page, form: str = FORM) -> None:
     await page.get(f"document.querySelector('{form}').requestSubmit()")
     problems = f"[...document.querySelectorAll('{form} .problem')].map((each) => each.textContent).join('')"
     await page.until(f"document.querySelector('{form}').hidden || {problems}")
     assert await page.get(f"document.querySelector('{form}').hidden || {problems}") is True
 
 
-async def test_the_form_has_every_field_of_a_rule_and_every_action(tmp_path: Path) -> None:
-    async with asking() as (mock, _), Browser(tmp_path) as page:
+async def test_the_form_has_every_field_of_a_rule_and_every_action(chromium: Chromium) -> None:
+    async with asking() as (mock, _), chromium.page() as page:
         await page.open(f"{mock.http_url}/")
         await new_rule(page)
         assert set(await page.get("[...ruleForm.fields.fields.keys()]")) == set(Rule.model_fields) - {"do"}
@@ -64,12 +63,12 @@ async def test_the_form_has_every_field_of_a_rule_and_every_action(tmp_path: Pat
         assert page.complaints == []
 
 
-async def test_a_rule_with_all_fields_is_added(tmp_path: Path) -> None:
+async def test_a_rule_with_all_fields_is_added(chromium: Chromium) -> None:
     values: dict[str, Any] = {
         "name": "<b>x<b>", "match": "type = SEGMENT_READ", "on": "reply", "store": 0, "each": "segment", "nth": (5, 8),
         "skip": 2, "every": 3, "probability": 0.25, "times": 7,
     }  # fmt: skip
-    async with asking() as (mock, _), Browser(tmp_path) as page:
+    async with asking() as (mock, _), chromium.page() as page:
         await page.open(f"{mock.http_url}/")
         await new_rule(page)
         for name, value in values.items():
@@ -98,8 +97,8 @@ async def test_a_rule_with_all_fields_is_added(tmp_path: Path) -> None:
         assert page.complaints == []
 
 
-async def test_a_new_rule_and_a_new_toxic_are_valid_whatever_they_do(tmp_path: Path) -> None:
-    async with asking() as (mock, _), Browser(tmp_path) as page:
+async def test_a_new_rule_and_a_new_toxic_are_valid_whatever_they_do(chromium: Chromium) -> None:
+    async with asking() as (mock, _), chromium.page() as page:
         await page.open(f"{mock.http_url}/")
         for number, action in enumerate(("", *ACTIONS[:8])):
             await new_rule(page)
@@ -115,9 +114,9 @@ async def test_a_new_rule_and_a_new_toxic_are_valid_whatever_they_do(tmp_path: P
             assert len(mock.faults.toxics.tallies()) == number + 1
 
 
-async def test_all_errors_are_shown_at_once_at_their_fields(tmp_path: Path) -> None:
+async def test_all_errors_are_shown_at_once_at_their_fields(chromium: Chromium) -> None:
     wrong = {"match": "type = ", "probability": "7", "nth": "1, x", "every": "0"}
-    async with asking() as (mock, _), Browser(tmp_path) as page:
+    async with asking() as (mock, _), chromium.page() as page:
         await page.open(f"{mock.http_url}/")
         await new_rule(page)
         for name, value in wrong.items():
@@ -130,8 +129,8 @@ async def test_all_errors_are_shown_at_once_at_their_fields(tmp_path: Path) -> N
         assert mock.faults.rules == []
 
 
-async def test_errors_stand_at_the_field_which_gets_the_focus(tmp_path: Path) -> None:
-    async with asking() as (mock, _), Browser(tmp_path) as page:
+async def test_errors_stand_at_the_field_which_gets_the_focus(chromium: Chromium) -> None:
+    async with asking() as (mock, _), chromium.page() as page:
         mock.faults.add(do="ok", name="taken")
         await page.open(f"{mock.http_url}/")
         await new_rule(page)
@@ -179,8 +178,8 @@ async def test_errors_stand_at_the_field_which_gets_the_focus(tmp_path: Path) ->
         assert [complaint for complaint in page.complaints if "status of 4" not in complaint] == []
 
 
-async def test_a_rule_is_edited_disabled_and_removed_and_what_it_holds_is_released(tmp_path: Path) -> None:
-    async with asking() as (mock, _), peer_of(mock) as peer, Browser(tmp_path) as page:
+async def test_a_rule_is_edited_disabled_and_removed_and_what_it_holds_is_released(chromium: Chromium) -> None:
+    async with asking() as (mock, _), peer_of(mock) as peer, chromium.page() as page:
         mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="hold", name="held")
         mock.faults.add("type = CREATE_SEGMENT", do=["WrongHost", {"delay_ms": 5}], name="last")
         await peer.ask(create())
@@ -216,8 +215,8 @@ async def test_a_rule_is_edited_disabled_and_removed_and_what_it_holds_is_releas
         assert page.complaints == []
 
 
-async def test_a_rule_whose_answer_has_no_fields_is_edited(tmp_path: Path) -> None:
-    async with asking() as (mock, _), Browser(tmp_path) as page:
+async def test_a_rule_whose_answer_has_no_fields_is_edited(chromium: Chromium) -> None:
+    async with asking() as (mock, _), chromium.page() as page:
         mock.faults.add("rpc = createScope", do={"answer": {}}, name="empty")
         await page.open(f"{mock.http_url}/")
         await page.click("#faults", "Edit")
@@ -229,8 +228,8 @@ async def test_a_rule_whose_answer_has_no_fields_is_edited(tmp_path: Path) -> No
         assert page.complaints == []
 
 
-async def test_a_function_as_an_action_cannot_be_edited_on_the_page(tmp_path: Path) -> None:
-    async with asking() as (mock, _), Browser(tmp_path) as page:
+async def test_a_function_as_an_action_cannot_be_edited_on_the_page(chromium: Chromium) -> None:
+    async with asking() as (mock, _), chromium.page() as page:
         mock.faults.add("", lambda _: None, name="function")
         await page.open(f"{mock.http_url}/")
         await page.until("document.querySelectorAll('#faults tbody tr').length === 1")
@@ -238,8 +237,8 @@ async def test_a_function_as_an_action_cannot_be_edited_on_the_page(tmp_path: Pa
         assert await page.get(f"{shown}.map((each) => each.textContent)") == ["Disable", "Remove"]
 
 
-async def test_toxics_are_added_with_their_attributes_and_removed(tmp_path: Path) -> None:
-    async with asking() as (mock, _), Browser(tmp_path) as page:
+async def test_toxics_are_added_with_their_attributes_and_removed(chromium: Chromium) -> None:
+    async with asking() as (mock, _), chromium.page() as page:
         await page.open(f"{mock.http_url}/")
         await page.click("#toxics", "New toxic")
         await page.until("!toxicForm.root.hidden")

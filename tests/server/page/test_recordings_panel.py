@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from segstore.traces import TraceFile
-from tests.browser import Browser
+from tests.browser import Chromium, Page
 from tests.server.control_api.support import asking, done, peer_of
 from tests.server.support import append, create, set_up, until
 
@@ -16,13 +16,13 @@ SAID = "document.querySelector('#said').textContent"
 ROW = "document.querySelector('#recordings tbody')?.innerText"
 
 
-async def start(page: Browser, name: str) -> None:
+async def start(page: Page, name: str) -> None:
     await page.fill("#recordings input[name=name]", name)
     await page.click("#recordings", "Start recording")
     await page.until(f"{SAID} === '{name} was started.'")
 
 
-async def downloaded(page: Browser, folder: Path, label: str, file: str) -> Path:
+async def downloaded(page: Page, folder: Path, label: str, file: str) -> Path:
     """Presses a button that downloads, and returns the file when it is complete."""
     await page.do("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
     await page.click("#recordings", label)
@@ -41,8 +41,10 @@ def requests_in(file: Path) -> list[int]:
         ]
 
 
-async def test_a_recording_has_the_traffic_between_start_and_stop_and_is_deleted(tmp_path: Path) -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
+async def test_a_recording_has_the_traffic_between_start_and_stop_and_is_deleted(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
         await peer.ask(create())
         await page.open(f"{mock.http_url}/")
         await start(page, "run one")
@@ -61,8 +63,8 @@ async def test_a_recording_has_the_traffic_between_start_and_stop_and_is_deleted
         assert page.complaints == []
 
 
-async def test_a_recording_that_ends_at_its_limit_gives_the_reason(tmp_path: Path) -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
+async def test_a_recording_that_ends_at_its_limit_gives_the_reason(chromium: Chromium) -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
         await page.open(f"{mock.http_url}/")
         await done(http, "POST", "/v1/recordings", {"name": "small", "max_bytes": 200})
         await peer.ask(create(), set_up(), append(1, bytes(1000)))

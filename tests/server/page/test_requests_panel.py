@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,7 +10,7 @@ import pytest
 
 from segstore.server import MockSegmentStore
 from segstore.wire import AppendBlock, AppendBlockEnd, GetStreamSegmentInfo
-from tests.browser import Browser
+from tests.browser import Chromium, Page
 from tests.server.control_api.support import asking, asking_cluster, client_of, done, peer_of
 from tests.server.support import SEGMENT, WRITER, create, set_up
 
@@ -38,22 +37,22 @@ async def number_of(http: httpx.AsyncClient, match: str) -> int:
     return found
 
 
-async def opened(page: Browser, number: int) -> str:
+async def opened(page: Page, number: int) -> str:
     """Waits for the drawer of a request; its text."""
     await page.until(f"{DRAWER}.open && opened === {number} && !!{DRAWER}.querySelector('.timeline')")
     text: str = await page.get(f"{DRAWER}.innerText")
     return text
 
 
-def unexpected(page: Browser, *statuses: int) -> list[str]:
+def unexpected(page: Page, *statuses: int) -> list[str]:
     return [
         complaint for complaint in page.complaints if not any(f"status of {status}" in complaint for status in statuses)
     ]
 
 
-async def test_a_row_opens_a_request_in_detail_and_nothing_hostile_runs(tmp_path: Path) -> None:
+async def test_a_row_opens_a_request_in_detail_and_nothing_hostile_runs(chromium: Chromium) -> None:
     events = json.dumps({"order": HOSTILE}).encode(), HOSTILE.encode(), b"\xff\x00\xfe"
-    async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
+    async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
         block, end = stored(*events)
         await peer.ask(create(), set_up())
         peer.send(block)
@@ -87,8 +86,8 @@ async def test_a_row_opens_a_request_in_detail_and_nothing_hostile_runs(tmp_path
         assert page.complaints == []
 
 
-async def test_the_keyboard_reaches_everything_and_the_focus_stays_in_the_drawer(tmp_path: Path) -> None:
-    async with asking() as (mock, _), peer_of(mock) as peer, Browser(tmp_path) as page:
+async def test_the_keyboard_reaches_everything_and_the_focus_stays_in_the_drawer(chromium: Chromium) -> None:
+    async with asking() as (mock, _), peer_of(mock) as peer, chromium.page() as page:
         await peer.ask(create(), set_up())
         await page.open(f"{mock.http_url}/")
         await page.until(f"{ROWS} === 3")
@@ -129,8 +128,8 @@ async def test_the_keyboard_reaches_everything_and_the_focus_stays_in_the_drawer
         assert page.complaints == []
 
 
-async def test_the_filter_is_in_the_address_and_its_errors_are_pointed_at(tmp_path: Path) -> None:
-    async with asking() as (mock, _), peer_of(mock) as peer, Browser(tmp_path) as page:
+async def test_the_filter_is_in_the_address_and_its_errors_are_pointed_at(chromium: Chromium) -> None:
+    async with asking() as (mock, _), peer_of(mock) as peer, chromium.page() as page:
         await peer.ask(create(), set_up())
         await page.open(f"{mock.http_url}/?match=type+%3D+SETUP_APPEND")
         await page.until(f"{ROWS} === 1")
@@ -154,8 +153,8 @@ async def test_the_filter_is_in_the_address_and_its_errors_are_pointed_at(tmp_pa
         assert unexpected(page, 422) == []
 
 
-async def test_a_link_to_a_request_opens_it_and_a_lost_one_is_explained(tmp_path: Path) -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
+async def test_a_link_to_a_request_opens_it_and_a_lost_one_is_explained(chromium: Chromium) -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
         await peer.ask(create())
         number = await number_of(http, "type = CREATE_SEGMENT")
         await page.open(f"{mock.http_url}/?request={number}")
@@ -168,8 +167,8 @@ async def test_a_link_to_a_request_opens_it_and_a_lost_one_is_explained(tmp_path
         assert unexpected(page, 404) == []
 
 
-async def test_the_drawer_follows_a_request_until_it_is_answered(tmp_path: Path) -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
+async def test_the_drawer_follows_a_request_until_it_is_answered(chromium: Chromium) -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
         mock.faults.add("type = CREATE_SEGMENT", do="hold", name="held")
         peer.send(create())
         await mock.faults.wait_held("held")
@@ -182,8 +181,8 @@ async def test_the_drawer_follows_a_request_until_it_is_answered(tmp_path: Path)
         await page.until(f"{DRAWER}.innerText.includes('replied with SEGMENT_CREATED')")
 
 
-async def test_a_request_is_copied_sent_again_and_made_a_rule(tmp_path: Path) -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
+async def test_a_request_is_copied_sent_again_and_made_a_rule(chromium: Chromium) -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
         await peer.ask(create())
         number = await number_of(http, "type = CREATE_SEGMENT")
         await page.open(f"{mock.http_url}/?request={number}")
@@ -209,9 +208,9 @@ async def test_a_request_is_copied_sent_again_and_made_a_rule(tmp_path: Path) ->
         assert page.complaints == []
 
 
-async def test_a_rule_of_a_request_of_a_transaction_matches_the_next_transaction_too(tmp_path: Path) -> None:
+async def test_a_rule_of_a_request_of_a_transaction_matches_the_next_transaction_too(chromium: Chromium) -> None:
     once = "0" * 32
-    async with asking() as (mock, _), Browser(tmp_path) as page:
+    async with asking() as (mock, _), chromium.page() as page:
         await page.open(f"{mock.http_url}/")
         for segments, match in (
             ([f"a/b/0.#epoch.0#transaction.{once}"], ' and stream = "a/b"'),
@@ -224,8 +223,8 @@ async def test_a_rule_of_a_request_of_a_transaction_matches_the_next_transaction
             assert await page.get(f"filterOf({json.dumps(it)})") == f"type = SEAL_SEGMENT{match}"
 
 
-async def test_after_a_restart_no_request_of_the_run_before_is_shown_or_sent(tmp_path: Path) -> None:
-    async with Browser(tmp_path) as page:
+async def test_after_a_restart_no_request_of_the_run_before_is_shown_or_sent(chromium: Chromium) -> None:
+    async with chromium.page() as page:
         async with asking() as (mock, http), peer_of(mock) as peer:
             await peer.ask(create())
             number, port = await number_of(http, "type = CREATE_SEGMENT"), int(mock.http_url.rpartition(":")[2])
@@ -249,9 +248,9 @@ async def test_after_a_restart_no_request_of_the_run_before_is_shown_or_sent(tmp
         assert all("ERR_CONNECTION" in complaint for complaint in page.complaints)
 
 
-async def test_a_segment_with_line_breaks_is_found_by_its_link(tmp_path: Path) -> None:
+async def test_a_segment_with_line_breaks_is_found_by_its_link(chromium: Chromium) -> None:
     names = ("a\nb/[c].*\\\r", "a\nb/[c].*\\\r\n", "aXb/[c].*\\X", 'a"b\\')
-    async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
+    async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
         await peer.ask(*(GetStreamSegmentInfo(at, name, "") for at, name in enumerate(names, 1)))
         await page.open(f"{mock.http_url}/")
         await page.until(f"{ROWS} === 5")
@@ -265,8 +264,8 @@ async def test_a_segment_with_line_breaks_is_found_by_its_link(tmp_path: Path) -
         assert page.complaints == []
 
 
-async def test_the_fields_of_frames_are_not_cut_off_on_a_narrow_screen(tmp_path: Path) -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer, Browser(tmp_path) as page:
+async def test_the_fields_of_frames_are_not_cut_off_on_a_narrow_screen(chromium: Chromium) -> None:
+    async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
         block, end = stored(b"x" * 100)
         await peer.ask(create(), set_up())
         peer.send(block)
@@ -280,8 +279,8 @@ async def test_the_fields_of_frames_are_not_cut_off_on_a_narrow_screen(tmp_path:
 
 
 @pytest.mark.usefixtures("grpc_runs")
-async def test_calls_of_the_controller_are_shown_with_their_messages(tmp_path: Path) -> None:
-    async with asking_cluster() as (mock, http), Browser(tmp_path) as page:
+async def test_calls_of_the_controller_are_shown_with_their_messages(chromium: Chromium) -> None:
+    async with asking_cluster() as (mock, http), chromium.page() as page:
         calls = await _call(mock, http)
         await page.open(f"{mock.http_url}/?request={calls['number']}")
         text = await opened(page, calls["number"])
