@@ -182,7 +182,7 @@ async def test_records_that_verdicts_name_are_marked_listed_and_explained(
         Record(10**18 + 30_000 + way, 2, Direction(way), RecordKind.FRAME, encode(command))
         for way, command in enumerate((asked, told))
     ]
-    async with shown(tmp_path, saved(tmp_path, [*dialogue(), *shrunk]), chromium) as browser:
+    async with shown(chromium, tmp_path, saved(tmp_path, [*dialogue(), *shrunk])) as browser:
         assert await browser.get(text_of(".view .problem")) == "‼ 1 rule broken:\nlength-shrinks (1)"
         assert await browser.get(text_of("#problem-count")) == "4 problems"
         texts, _ = await browser.get(call(DRAWN, False))
