@@ -7,7 +7,9 @@ there are.
 One shuffle brings the records of a connection together, and the folds of connections make facts of them; a second
 shuffle brings the facts of a key together, in the order in which `Judge` sees them, so the verdicts are the same.
 
-Invariant: a task holds one key at a time.
+Facts are shuffled in packs, a pack for a key and some records, and merged by time.
+
+Invariant: a task holds one key at a time, and the packs whose times overlap.
 """
 
 from __future__ import annotations
@@ -16,8 +18,7 @@ import json
 import pickle
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import count, groupby
-from operator import itemgetter
+from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
@@ -65,13 +66,14 @@ kind, name: of the key, such as a segment and its name. places: all records that
 block, record and ts_ns are the last one's. unknown: null for a broken rule; else how often the records do not decide
 it, with the reason in `text`, and no place.
 """
-_Ordered = tuple[tuple[int, str, int, int, int], Finding]
-"""A finding, after the values by which the findings of a key are sorted: `in_order`, then a number in its task."""
-_order: Final = itemgetter(0)
+_Placed = tuple[Place, Finding]
+"""A finding, after the place of the record that shows it, by which the findings of a key are sorted."""
 _DIRECTIONS: Final = {direction.name.lower(): direction for direction in Direction}
 _KINDS: Final = {kind.name.lower(): kind for kind in RecordKind}
 _LAST: Final = (1 << 63) - 1
 _AT_ONCE: Final = 4096
+_BYTES_AT_ONCE: Final = 4 << 20
+"""Bytes of records of which the findings are in memory at once."""
 
 
 def verdicts(rows: Table) -> Table:
@@ -90,17 +92,17 @@ def verdicts(rows: Table) -> Table:
 
 def _facts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Makes facts of the records of a partition's connections; broken rules go with them."""
-    packs: dict[Key, list[_Ordered]] = {}
+    packs: dict[Key, list[_Placed]] = {}
     fold, subject = None, None
     end = Place("", _LAST, 0, 0, _LAST)
-    number, packed = count(), 0
+    size = 0
 
     def take(findings: Iterable[Finding], place: Place) -> None:
         for finding in findings:
-            order = place.time_ns, place.file, place.block, place.record, next(number)
-            packs.setdefault(finding.key, []).append((order, finding))
+            packs.setdefault(finding.key, []).append((place, finding))
 
     for batch in batches:
+        size += batch.nbytes
         for place, record in _records(batch):
             following = place.file, place.connection
             if fold is None or subject != following:
@@ -111,23 +113,28 @@ def _facts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             findings = fold.see(place, record)
             if findings:
                 take(findings, place)
-        if (taken := next(number)) - packed >= _AT_ONCE and packs:
+        if size >= _BYTES_AT_ONCE and packs:
             yield _packed(packs)
-            packed = taken
+            size = 0
     if fold is not None:
         take(fold.end(), end)
     if packs:
         yield _packed(packs)
 
 
-def _packed(packs: dict[Key, list[_Ordered]]) -> pa.RecordBatch:
+def _packed(packs: dict[Key, list[_Placed]]) -> pa.RecordBatch:
     """Takes out the packs."""
     rows = []
     for key, findings in packs.items():
         findings.sort(key=_order)
-        rows.append((*key, *findings[0][0][:-1], pickle.dumps(findings)))
+        rows.append((*key, *_order(findings[0]), pickle.dumps(findings)))
     packs.clear()
     return _batch(rows, _FACTS)
+
+
+def _order(placed: _Placed) -> tuple[int, str, int, int]:
+    place = placed[0]
+    return place.time_ns, place.file, place.block, place.record
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[tuple[Place, Record]]:
@@ -160,7 +167,7 @@ def _verdicts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _merged(batches: Iterable[pa.RecordBatch]) -> Iterator[Finding]:
     """Yields the findings of packs in order, key by key. Packs come in the order of their first findings."""
-    waiting: list[_Ordered] = []
+    waiting: list[_Placed] = []
     key = None
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in _FACTS.names)

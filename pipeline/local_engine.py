@@ -48,7 +48,7 @@ _PROCESS_BYTES: Final = 8 << 20
 _MEMORY: Final = "1GB"
 """DuckDB's limit, in each process."""
 _ROWS_AT_ONCE: Final = 8192
-_PACKED_AT_ONCE: Final = 16
+_PACKED_AT_ONCE: Final = 64
 """Rows whose last column is bytes; a value may hold many rows of another table."""
 
 

@@ -10,15 +10,15 @@
 Tables here belong to Spark or to `segstore.pipeline.local_engine`; see `segstore.pipeline.engine`.
 `segstore.pipeline.report.analysis_rules` defines the columns, `segstore.pipeline.report.analysis_steps` the steps: one
 shuffle and one sort bring the frames of a connection together and in order, and a step in Python follows it.
-`segstore.pipeline.check.verdicts` judges the same traces.
 `analyse_traces` shuffles packed rows, which the engine copies as they are; `analyse` takes rows as they come.
+`segstore.pipeline.check.verdicts` judges the same traces.
 
 Invariant: every row equals the row of `segstore.pipeline.report.reference`, which processes the records in file order
-by the same code. Comparing the two covers partitioning, batches and the SQL steps. Pairing has two
-meanings: `paired` is by request id; the `status` of an append is by event numbers, because a later ack covers earlier
-events. So an append without its own ack is not paired, but not lost if a later ack covers it. One task sorts and
-follows a connection, however long: Java spills the sort to disk, and Python the requests that wait
-(`segstore.pipeline.report.pending`). Refused, with `ColumnError`: rows that lack a column, by its name.
+by the same code. Comparing the two covers partitioning, batches and the SQL steps. Pairing has two meanings: `paired`
+is by request id; the `status` of an append is by event numbers, because a later ack covers earlier events. So an append
+without its own ack is not paired, but not lost if a later ack covers it. One task sorts and follows a connection,
+however long: Java spills the sort to disk, and Python the requests that wait (`segstore.pipeline.report.pending`).
+Refused, with `ColumnError`: rows that lack a column, by its name.
 """
 
 from __future__ import annotations
