@@ -7,22 +7,25 @@ there are.
 One shuffle brings the records of a connection together, and the folds of connections make facts of them; a second
 shuffle brings the facts of a key together, in the order in which `Judge` sees them, so the verdicts are the same.
 
-Invariant: a task holds one key at a time.
+Facts are shuffled in packs, a pack for a key and some records, and merged by time.
+
+Invariant: a task holds one key at a time, and the packs whose times overlap.
 """
 
 from __future__ import annotations
 
 import json
 import pickle
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import count
+from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
 
 from segstore.pipeline.engine import Table, engine_of
 from segstore.pipeline.trace.columns import PLACE, ColumnError
-from segstore.wire.history import FOLDS, UNREAD, Broken, Fact, Finding, Place, first_fold, first_key
+from segstore.wire.history import FOLDS, UNREAD, Broken, Fact, Finding, Key, Place, first_fold, first_key
 from segstore.wire.trace import Direction, Record, RecordKind
 
 CHECKED: Final = ("file", "block", "record", "kind", "ts_ns", "connection", "direction", "frame")
@@ -35,10 +38,10 @@ _FACTS: Final = pa.schema(
         "file": pa.string(),
         "block": pa.int64(),
         "record": pa.int32(),
-        "number": pa.int64(),
-        "finding": pa.binary(),
+        "findings": pa.binary(),
     }
 )
+"""A pack: findings of one key, in order, and the place of the first one."""
 VERDICTS: Final = pa.schema(
     {
         "rule": pa.string(),
@@ -62,6 +65,10 @@ kind, name: of the key, such as a segment and its name. places: all records that
 block, record and ts_ns are the last one's. unknown: null for a broken rule; else how often the records do not decide
 it, with the reason in `text`, and no place.
 """
+_Placed = tuple[Place, Finding]
+"""A finding, after the place of the record that shows it, by which the findings of a key are sorted."""
+_DIRECTIONS: Final = {direction.name.lower(): direction for direction in Direction}
+_KINDS: Final = {kind.name.lower(): kind for kind in RecordKind}
 _NULL: Final = ", ".join(
     f"CASE WHEN damaged.file IS NULL THEN judged.{name} END AS {name}" for name in VERDICTS.names[4:-1]
 )
@@ -79,6 +86,8 @@ ON judged.file = damaged.file
 """Verdicts on files with records behind a part that could not be read are unknown, as in `segstore.check`."""
 _LAST: Final = (1 << 63) - 1
 _AT_ONCE: Final = 4096
+_BYTES_AT_ONCE: Final = 4 << 20
+"""Bytes of records of which the findings are in memory at once."""
 
 
 def verdicts(rows: Table) -> Table:
@@ -98,57 +107,95 @@ def verdicts(rows: Table) -> Table:
 
 def _facts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Makes facts of the records of a partition's connections; broken rules go with them."""
-    taken: list[tuple[Any, ...]] = []
-    fold, key = None, None
+    packs: dict[Key, list[_Placed]] = {}
+    fold, subject = None, None
     end = Place("", _LAST, 0, 0, _LAST)
-    number = count()
+    size = 0
 
     def take(findings: Iterable[Finding], place: Place) -> None:
         for finding in findings:
-            kind, name = finding.key
-            data = pickle.dumps(finding)
-            taken.append((kind, name, place.time_ns, place.file, place.block, place.record, next(number), data))
+            packs.setdefault(finding.key, []).append((place, finding))
 
     for batch in batches:
+        size += batch.nbytes
         for place, record in _records(batch):
-            following = first_key(place, record)
-            if fold is None or key != following:
+            following = place.file, place.connection
+            if fold is None or subject != following:
                 if fold is not None:
                     take(fold.end(), end)
-                fold, key = first_fold(following), following
+                fold, subject = first_fold(first_key(place, record)), following
                 end = end._replace(file=place.file, connection=place.connection)
-            take(fold.see(place, record), place)
-        yield from _batches(taken, _FACTS, _AT_ONCE)
+            findings = fold.see(place, record)
+            if findings:
+                take(findings, place)
+        if size >= _BYTES_AT_ONCE and packs:
+            yield _packed(packs)
+            size = 0
     if fold is not None:
         take(fold.end(), end)
-    yield from _batches(taken, _FACTS, 1)
+    if packs:
+        yield _packed(packs)
+
+
+def _packed(packs: dict[Key, list[_Placed]]) -> pa.RecordBatch:
+    """Takes out the packs."""
+    rows = []
+    for key, findings in packs.items():
+        findings.sort(key=_order)
+        rows.append((*key, *_order(findings[0]), pickle.dumps(findings)))
+    packs.clear()
+    return _batch(rows, _FACTS)
+
+
+def _order(placed: _Placed) -> tuple[int, str, int, int]:
+    place = placed[0]
+    return place.time_ns, place.file, place.block, place.record
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[tuple[Place, Record]]:
     columns = [batch.column(name).to_pylist() for name in CHECKED]
     for file, block, record, kind, ts_ns, connection, direction, frame in zip(*columns, strict=True):
-        way = Direction[direction.upper()]
-        made = Record(ts_ns, connection, way, RecordKind[kind.upper()], frame or b"")
-        yield Place(file, block, record or 0, connection, ts_ns), made
+        checked = Record(ts_ns, connection, _DIRECTIONS[direction], _KINDS[kind], frame or b"")
+        yield Place(file, block, record or 0, connection, ts_ns), checked
 
 
 def _verdicts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Judges the facts of a partition's keys."""
-    taken: list[tuple[Any, ...]] = []
-    fold, key = None, None
-    for batch in batches:
-        for data in batch.column("finding").to_pylist():
-            finding: Finding = pickle.loads(data)
+    rows: list[tuple[Any, ...]] = []
+    fold = None
+    for key, findings in groupby(_merged(batches), lambda finding: finding.key):
+        fold = None
+        for finding in findings:
             if not isinstance(finding, Fact):
-                taken.append(_row(finding))
+                rows.append(_row(finding))
                 continue
-            if fold is None or finding.key != key:
-                taken += map(_row, fold.end() if fold is not None else ())
-                fold, key = FOLDS[finding.key.kind](finding.key), finding.key
-            taken += map(_row, fold.see(finding))
-        yield from _batches(taken, VERDICTS, _AT_ONCE)
-    taken += map(_row, fold.end() if fold is not None else ())
-    yield from _batches(taken, VERDICTS, 1)
+            if fold is None:
+                fold = FOLDS[key.kind](key)
+            rows += map(_row, fold.see(finding))
+            if len(rows) >= _AT_ONCE:
+                yield _batch(rows, VERDICTS)
+                rows.clear()
+        rows += map(_row, fold.end() if fold is not None else ())
+    if rows:
+        yield _batch(rows, VERDICTS)
+
+
+def _merged(batches: Iterable[pa.RecordBatch]) -> Iterator[Finding]:
+    """Yields the findings of packs in order, key by key. Packs come in the order of their first findings."""
+    waiting: list[_Placed] = []
+    key = None
+    for batch in batches:
+        columns = (batch.column(name).to_pylist() for name in _FACTS.names)
+        for kind, name, *first, data in zip(*columns, strict=True):
+            ready = len(waiting)
+            if key == (kind, name):
+                ready = bisect_left(waiting, tuple(first), key=_order)
+            key = kind, name
+            yield from (finding for _, finding in waiting[:ready])
+            waiting[:ready] = ()
+            waiting += pickle.loads(data)
+            waiting.sort(key=_order)
+    yield from (finding for _, finding in waiting)
 
 
 def _row(finding: Any) -> tuple[Any, ...]:
@@ -161,9 +208,6 @@ def _row(finding: Any) -> tuple[Any, ...]:
     return finding.rule, *finding.key, finding.text, *values, places, *last, None
 
 
-def _batches(rows: list[tuple[Any, ...]], schema: pa.Schema, least: int) -> Iterator[pa.RecordBatch]:
-    """Takes out the rows if there are at least `least`."""
-    if len(rows) >= least:
-        columns = map(pa.array, zip(*rows, strict=True), schema.types)
-        yield pa.RecordBatch.from_arrays(list(columns), schema=schema)
-        rows.clear()
+def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = map(pa.array, zip(*rows, strict=True), schema.types)
+    return pa.RecordBatch.from_arrays(list(columns), schema=schema)

@@ -48,7 +48,7 @@ _PROCESS_BYTES: Final = 8 << 20
 _MEMORY: Final = "1GB"
 """DuckDB's limit, in each process."""
 _ROWS_AT_ONCE: Final = 8192
-_PACKED_AT_ONCE: Final = 16
+_PACKED_AT_ONCE: Final = 64
 """Rows whose last column is bytes; a value may hold many rows of another table."""
 
 
@@ -243,7 +243,7 @@ def _part(folder: Path, number: int) -> Path:
 def _connect(folder: Path, threads: int) -> duckdb.DuckDBPyConnection:
     import duckdb
 
-    database = duckdb.connect(
+    return duckdb.connect(
         config={
             "threads": threads,
             "memory_limit": _MEMORY,
@@ -251,9 +251,6 @@ def _connect(folder: Path, threads: int) -> duckdb.DuckDBPyConnection:
             "default_null_order": "nulls_first_on_asc_last_on_desc",  # as in Spark
         }
     )
-    # Spark's takes bytes, too.
-    database.execute("CREATE MACRO substring(bytes, first, count) AS array_slice(bytes, first, first + count - 1)")
-    return database
 
 
 def _cores() -> int:

@@ -5,13 +5,13 @@ from typing import Final
 __all__ = ["STEPS"]
 
 STEPS: Final = {
-    "reading the traces": 54,
-    "requests and replies": 30,
-    "broken rules": 2,
-    "latencies": 2,
-    "pooling": 6,
-    "writers": 2,
+    "reading the traces": 28,
+    "requests and replies": 16,
+    "broken rules": 48,
+    "latencies": 1,
+    "pooling": 3,
+    "writers": 1,
     "replay plan": 2,
-    "the page": 2,
+    "the page": 1,
 }
 """Steps for a progress bar, in order, and the share of the time that each takes, in percent."""

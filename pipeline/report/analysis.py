@@ -1,4 +1,4 @@
-"""Trace analysis: requests paired with replies, protocol violations, errors and latencies as tables.
+"""Trace analysis: requests paired with replies, errors and latencies as tables.
 
     from segstore.pipeline.report import analysis
     from segstore.pipeline.session import session
@@ -8,16 +8,17 @@
     analysis.latencies(found.exchanges, "command").show()
 
 Tables here belong to Spark or to `segstore.pipeline.local_engine`; see `segstore.pipeline.engine`.
-`segstore.pipeline.report.analysis_rules` defines the columns and rules, `segstore.pipeline.report.analysis_steps` the
-steps: one shuffle and one sort bring the frames of a connection together and in order, and a step in Python follows it.
+`segstore.pipeline.report.analysis_rules` defines the columns, `segstore.pipeline.report.analysis_steps` the steps: one
+shuffle and one sort bring the frames of a connection together and in order, and a step in Python follows it.
 `analyse_traces` shuffles packed rows, which the engine copies as they are; `analyse` takes rows as they come.
+`segstore.pipeline.check.verdicts` judges the same traces.
 
 Invariant: every row equals the row of `segstore.pipeline.report.reference`, which processes the records in file order
-by the same code. Comparing the two covers partitioning, batches and the SQL steps, not the rules. Pairing has two
-meanings: `paired` is by request id; the `status` of an append is by event numbers, because a later ack covers earlier
-events. So an append without its own ack is not paired, but not lost if a later ack covers it. One task sorts and
-follows a connection, however long: Java spills the sort to disk, and Python the requests that wait
-(`segstore.pipeline.report.pending`). Refused, with `ColumnError`: rows that lack a column, by its name.
+by the same code. Comparing the two covers partitioning, batches and the SQL steps. Pairing has two meanings: `paired`
+is by request id; the `status` of an append is by event numbers, because a later ack covers earlier events. So an append
+without its own ack is not paired, but not lost if a later ack covers it. One task sorts and follows a connection,
+however long: Java spills the sort to disk, and Python the requests that wait (`segstore.pipeline.report.pending`).
+Refused, with `ColumnError`: rows that lack a column, by its name.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ from segstore.wire.names import parent_of
 
 _DECIDED: Final = ("path", "paths", "columns", "fields", "frame", "commands", "packed", "vectorised")
 """The options of traces that an analysis decides itself."""
-_BLOCK_COLUMNS: Final = ("file", "block", "record", "command", "frame")
 
 BUCKET_BITS: Final = 7
 """Latencies up to 2^7 ns are counted exactly, longer latencies in buckets no wider than 1/2^7 of their lower bound."""
@@ -81,15 +81,13 @@ def with_segments(rows: Table) -> Table:
 class Analysis:
     """The analysis of a trace and the tables derived from it.
 
-    followed: the result of a step of `segstore.pipeline.report.analysis_steps`; made once. blocks: returns rows with
-    the column `frame`, for the two rules about the bytes of append blocks, and is called if a block has bytes after
-    its events; None omits these rules. Intermediate results are on disk until `close`.
+    followed: the result of a step of `segstore.pipeline.report.analysis_steps`; made once. Intermediate results are on
+    disk until `close`.
     """
 
-    def __init__(self, followed: Table, blocks: Callable[[], Table] | None) -> None:
+    def __init__(self, followed: Table) -> None:
         self._engine = engine_of(followed)
         self.written = self._engine.held(followed)
-        self._blocks = blocks
 
     def __enter__(self) -> Analysis:
         return self
@@ -113,21 +111,6 @@ class Analysis:
         """All requests, and all replies without a request: `EXCHANGE_COLUMNS`."""
         return self._sql(steps.ALL_EXCHANGES, exchanges=self._unpacked("exchanges", steps.EXCHANGES))
 
-    @cached_property
-    def violations(self) -> Table:
-        """All rule violations: `VIOLATION_COLUMNS`. Looks for blocks with bytes after their events first."""
-        found = self._sql("SELECT violation.* FROM {written} WHERE violation IS NOT NULL")
-        ended = self._sql("SELECT 1 FROM {written} WHERE tail IS NOT NULL LIMIT 1")
-        if self._blocks is None or not list(self._engine.rows(ended)):
-            return found
-        read = self._blocks()
-        require(read, _BLOCK_COLUMNS)
-        blocks = "SELECT file, block, record, frame FROM {blocks} WHERE command = 'APPEND_BLOCK'"
-        ends = self._sql(steps.ENDS, blocks=self._engine.statement(blocks, blocks=read))
-        tails = self._engine.mapped(ends, steps.tails, steps.VIOLATIONS)
-        both = "SELECT * FROM {found} UNION ALL SELECT * FROM {tails}"
-        return self._engine.statement(both, found=found, tails=tails)
-
     def _unpacked(self, column: str, schema: pa.Schema) -> Table:
         packed = self._sql(f"SELECT {column} FROM {{written}} WHERE {column} IS NOT NULL")
         return self._engine.mapped(packed, partial(unpacked, schema), schema)
@@ -137,37 +120,28 @@ class Analysis:
 
 
 def analyse(rows: Table) -> Analysis:
-    """Analyses rows of `format("segstore.trace")`; checking all rules needs the column `frame`.
-
-    Raises ColumnError.
-    """
+    """Analyses rows of `format("segstore.trace")`. Raises ColumnError."""
     require(rows, FRAME_COLUMNS)
     engine = engine_of(rows)
     frames = f"SELECT {', '.join(FRAME_COLUMNS)} FROM {{rows}} WHERE kind <> 'skipped'"
     followed = engine.mapped(engine.statement(frames, rows=rows), steps.follow, steps.WRITTEN, PLACE[:2], PLACE)
-    return Analysis(followed, (lambda: rows) if "frame" in rows.columns else None)
+    return Analysis(followed)
 
 
 def analyse_traces(engine: Engine, files: Sequence[str], *, tables: Engine | None = None, **options: str) -> Analysis:
-    """Analyses traces by all rules, which is faster than analysing their rows.
+    """Analyses traces, which is faster than analysing their rows.
 
     tables: the engine that makes the tables from the connections that `engine` has followed; by default `engine`.
-    options: as for `format("segstore.trace")`, except for columns and commands. Reads append blocks a second time if
-    any has bytes after its events. Raises OptionError, FileNotFoundError, NotATrace and the errors of `engine.read`.
+    options: as for `format("segstore.trace")`, except for columns and commands. Raises OptionError, FileNotFoundError,
+    NotATrace and the errors of `engine.read`.
     """
     for name in options:
         if name.lower() in _DECIDED:
             raise OptionError(f"an analysis has all columns and commands that it needs, without {name}", name)
     traces = find_traces(files, storage=read_options({"paths": json.dumps(list(files)), **options}).storage)
-
-    of_tables = engine if tables is None else tables
-
-    def blocks() -> Table:
-        return of_tables.read(traces, _BLOCK_COLUMNS, commands="APPEND_BLOCK", **options)
-
     packed = engine.read(traces, FRAME_COLUMNS, packed="true", **options)
     followed = engine.mapped(packed, steps.follow_packed, steps.WRITTEN, PLACE[:2], PLACE)
-    return Analysis(of_tables.taken(followed), blocks)
+    return Analysis((engine if tables is None else tables).taken(followed))
 
 
 def traffic(frames: Table) -> Table:

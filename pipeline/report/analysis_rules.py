@@ -1,9 +1,4 @@
-"""Definitions for trace analysis: protocol rules, kinds of commands, result columns.
-
-`segstore.pipeline.report.connection` applies them to the records of a connection. No Spark.
-
-Source: `AppendRule` for rules about append blocks.
-"""
+"""Definitions for trace analysis: kinds of commands, ends of exchanges, result columns. No Spark."""
 
 from __future__ import annotations
 
@@ -11,34 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
-from segstore.wire.blocks import AppendRule
-from segstore.wire.protocol import ANSWERS
 from segstore.wire.schema import COMMANDS
-
-
-class Rule(StrEnum):
-    """A rule of the protocol; a violation holds the name of the broken rule."""
-
-    HELLO_FIRST = "the first frame of either side is a Hello"
-    DIRECTION = "requests go to the store, replies to the client"
-    FRAMES_ONLY = "what is sent are whole frames"
-    DECODES = "a frame decodes"
-    KNOWN_COMMAND = "the type code of a frame is that of a command"
-    AFTER_CLOSE = "nothing is sent on a connection that was closed"
-    REPLY_WITHOUT_REQUEST = "a reply has the request id of a request that waits on its connection"
-    REPLY_KIND = "a reply is of the kind that its request is answered with, or a failure"
-    REQUEST_ID_REUSE = "a request id is not used again while its request waits, appends excepted"
-    FLOW_REUSE = "a flow has no other writer before all appends of its last one are answered"
-    WRITER_UNKNOWN = AppendRule.WRITER_UNKNOWN.value
-    BLOCK_OPEN = AppendRule.BLOCK_OPEN.value
-    WRITER_MISMATCH = AppendRule.WRITER_MISMATCH.value
-    WHOLE_SIZE = AppendRule.WHOLE_SIZE.value
-    NO_EVENTS = AppendRule.NO_EVENTS.value
-    BLOCK_TAIL = AppendRule.BLOCK_TAIL.value
-    PADDED_DATA = AppendRule.PADDED_DATA.value
-    NUMBER_BACKWARDS = AppendRule.NUMBER_BACKWARDS.value
-    ACK_BACKWARDS = "acknowledged event numbers do not go backwards"
-    ACK_BEYOND = "only events that were appended are acknowledged"
 
 
 class Status(StrEnum):
@@ -65,10 +33,7 @@ class Status(StrEnum):
 APPENDS: Final = ("APPEND_BLOCK_END", "CONDITIONAL_APPEND", "CONDITIONAL_BLOCK_END")
 """The commands that complete an append and get a reply."""
 APPENDING: Final = ("PADDING", "SETUP_APPEND", "APPEND_BLOCK", *APPENDS)
-"""The commands that must not occur between an append block and its end."""
-WRITING: Final = ("SETUP_APPEND", "APPEND_SETUP", "APPEND_BLOCK", *APPENDS, "DATA_APPENDED")
-"""The commands that carry a writer's events or their acknowledgements."""
-REQUESTS: Final = tuple(ANSWERS)
+"""The commands of which only the last one can open the block of an append."""
 REPLIES: Final = tuple(cls.type_name for cls in COMMANDS.values() if cls.is_reply)
 KEYS: Final = {"HELLO": 1, "KEEP_ALIVE": 2}
 """Commands without a request id; each command has its own queue."""
@@ -91,8 +56,3 @@ life: counts the uses of a connection number, from 1. paired: whether a reply ha
 for an append, the ack that covers it. block_bytes: the size in the append block's header; null for an append without a
 block. whole_bytes: size of the whole events in the block. premature: whether the block was padded.
 """
-VIOLATION_COLUMNS: Final = (
-    "rule", "file", "connection", "life", "block", "record", "ts_ns", "direction", "command", "segment", "writer_id",
-    "request_id", "expected", "actual",
-)  # fmt: skip
-"""One row per violation. expected, actual: set by rules that compare numbers."""

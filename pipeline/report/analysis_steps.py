@@ -3,10 +3,9 @@
 `follow` runs over partitions that have whole connections, sorted by `PLACE`; `follow_packed` is the same for packed
 rows of traces, which engines shuffle and sort as a few long values. The result has the rows of several tables, a column
 for each table: the frames themselves, with the life of their connection; exchanges; exchanges that a later set-up of
-their writer may still cover, and these set-ups, which may be on other connections; violations; and append blocks with
-bytes after their events, which `tails` checks. Frames and exchanges, which are nearly all rows, are packed: a value is
-a compressed batch of many rows, so that engines copy and store bytes instead of rows;
-`segstore.pipeline.trace.batches.unpacked` makes them rows again.
+their writer may still cover, and these set-ups, which may be on other connections. Frames and exchanges, which are
+nearly all rows, are packed: a value is a compressed batch of many rows, so that engines copy and store bytes instead of
+rows; `segstore.pipeline.trace.batches.unpacked` makes them rows again.
 
 Invariant: a task holds one connection at a time, within the bounds of `segstore.pipeline.report.connection`, and a few
 batches. SQL here reads persisted rows, each table once.
@@ -15,27 +14,21 @@ batches. SQL here reads persisted rows, each table once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import repeat
 from typing import Any, Final
 
 import pyarrow as pa
 
-from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, FRAME_COLUMNS, VIOLATION_COLUMNS, Status
-from segstore.pipeline.report.connection import ROWS_AT_ONCE, TAIL_COLUMNS, Found, Life, SetUp, tail_broken
+from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, FRAME_COLUMNS, Status
+from segstore.pipeline.report.connection import ROWS_AT_ONCE, Found, Life, SetUp
 from segstore.pipeline.report.exchange import to_row
 from segstore.pipeline.trace.batches import arrow_schema, joined, packed, unpacked
 from segstore.pipeline.trace.columns import ColumnType, TraceColumn, select
 
-_TABLES: Final = {
-    "uncovered": EXCHANGE_COLUMNS,
-    "set_up": SetUp._fields,
-    "violation": VIOLATION_COLUMNS,
-    "tail": TAIL_COLUMNS,
-}
+_TABLES: Final = {"uncovered": EXCHANGE_COLUMNS, "set_up": SetUp._fields}
 _TYPES: Final[dict[str, ColumnType]] = {
     **{column.name: column.type for column in select(FRAME_COLUMNS)},
-    **dict.fromkeys(("life", "reply_record", "opened_record"), "int"),
-    **dict.fromkeys(("status", "reply_command", "rule"), "string"),
+    **dict.fromkeys(("life", "reply_record"), "int"),
+    **dict.fromkeys(("status", "reply_command"), "string"),
     **dict.fromkeys(("paired", "premature"), "boolean"),
 }
 
@@ -58,7 +51,6 @@ exchanges, frames: packed batches of `EXCHANGES` and `FRAMES`.
 EXCHANGES: Final = arrow_schema(_columns(EXCHANGE_COLUMNS))
 _FOLLOWED: Final = arrow_schema(_columns(FRAME_COLUMNS))
 FRAMES: Final = arrow_schema(_columns((*FRAME_COLUMNS, "life")))
-VIOLATIONS: Final = arrow_schema(_columns(VIOLATION_COLUMNS))
 
 
 def follow_packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -72,7 +64,7 @@ def follow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     life, key = Life(0, found), None
     for batch in batches:
         lives = []
-        for row in map(to_row, zip(*(column.to_pylist() for column in batch.columns), repeat(None), strict=False)):
+        for row in map(to_row, zip(*(column.to_pylist() for column in batch.columns), strict=True)):
             if key != (row.connection, row.file):
                 yield from _ended(life, found)
                 life, key = Life(1, found), (row.connection, row.file)
@@ -99,12 +91,7 @@ def _taken(found: Found, least: int = ROWS_AT_ONCE) -> Iterator[pa.RecordBatch]:
         yield _batch("exchanges", pa.array([packed(pa.RecordBatch.from_arrays(list(columns), schema=EXCHANGES))]))
         found.exchanges.clear()
     rows: list[Any]
-    for table, rows in (
-        ("uncovered", found.uncovered),
-        ("set_up", found.set_ups),
-        ("violation", found.violations),
-        ("tail", found.tails),
-    ):
+    for table, rows in (("uncovered", found.uncovered), ("set_up", found.set_ups)):
         if len(rows) >= least:
             fields = list(WRITTEN.field(table).type)
             columns = map(pa.array, zip(*rows, strict=True), (field.type for field in fields))
@@ -135,23 +122,3 @@ WHERE uncovered IS NOT NULL
 
 {exchanges}: the packed exchanges.
 """
-
-ENDS: Final = """
-SELECT tail.*, substring(f.frame, 25 + CAST(tail.whole_bytes AS INT), 8) AS head FROM {written} JOIN {blocks} AS f
-  ON tail.file = f.file AND tail.opened_block = f.block AND tail.opened_record = f.record
-WHERE tail IS NOT NULL
-"""
-"""Ends of append blocks; {blocks} has the frames that opened them."""
-
-
-def tails(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Checks ends of append blocks: batches have the columns of `ENDS`. Yields violations."""
-    for batch in batches:
-        violations = []
-        for *where, _, _, size, whole, own, head in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            if (broken := tail_broken(head, size - whole, own)) is not None:
-                rule, expected, actual = broken
-                violations.append((rule.name, *where, expected, actual))
-        if violations:
-            columns = zip(zip(*violations, strict=True), VIOLATIONS.types, strict=True)
-            yield pa.RecordBatch.from_arrays([pa.array(*column) for column in columns], schema=VIOLATIONS)

@@ -18,7 +18,7 @@ _CHECK_FAILED: Final = "CONDITIONAL_CHECK_FAILED"
 
 
 class Row(NamedTuple):
-    """A row of a trace: `FRAME_COLUMNS`, and `frame`, which is read for the bytes of append blocks.
+    """A row of a trace: `FRAME_COLUMNS`.
 
     Columns that are null for some commands have the type Any.
     """
@@ -43,7 +43,6 @@ class Row(NamedTuple):
     event_number: Any
     size_of_whole_events: Any
     num_events: Any
-    frame: Any = None
 
     @property
     def place(self) -> tuple[int, int]:
@@ -69,9 +68,8 @@ to_row: Final[Callable[[Iterable[Any]], Row]] = partial(tuple.__new__, Row)
 class Request:
     """A request, or a reply without one (`orphan`).
 
-    number: counts the requests of a life. epoch: of the writer, while an ack can still cover the append. tenure: number
-    of the writer's time on its flow, 0 without a writer. block_bytes: the size in the append block's header. repeated:
-    whether its events had been acknowledged before.
+    number: counts the requests of a life. epoch: of the writer, while an ack can still cover the append. block_bytes:
+    the size in the append block's header. repeated: whether its events had been acknowledged before.
     """
 
     row: Row
@@ -82,7 +80,6 @@ class Request:
     failure: Row | None = None
     repeated: bool = False
     epoch: int | None = None
-    tenure: int = 0
     writer_segment: str | None = None
     block_bytes: int | None = None
 

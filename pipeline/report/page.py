@@ -37,7 +37,7 @@ table{border-collapse:collapse;font-size:13.5px;overflow-wrap:normal}
 caption{text-align:left;font-weight:600;padding:0 0 6px}
 th,td{padding:4px 14px 4px 0;text-align:left;border-bottom:1px solid var(--faint);vertical-align:top}
 th{color:var(--soft);font-weight:600;white-space:nowrap}td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}
-td{white-space:nowrap}td.w{white-space:normal;overflow-wrap:anywhere;min-width:40ch}tr.bad td{background:var(--badbox)}
+td{white-space:nowrap}td.w{white-space:normal;overflow-wrap:anywhere;min-width:40ch}
 .tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(130px,1fr));gap:12px;margin:0 0 14px}
 .tile{border:1px solid var(--line);border-radius:6px;padding:10px 14px}.tile b{display:block;font-size:22px}
 .tile.bad{background:var(--badbox);border-color:var(--bad);color:var(--bad)}.tile.bad b::before{content:"! "}
@@ -169,21 +169,14 @@ def _cell(value: Any) -> str:
     return f"<td{' class=w' if len(plain) > _LONG else ''}>{html.escape(plain)}</td>"
 
 
-def _table(
-    caption: str,
-    heading: Sequence[str],
-    rows: Iterable[Sequence[Any]],
-    bad: Callable[[Sequence[Any]], bool] | None = None,
-) -> str:
+def _table(caption: str, heading: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     rows = list(rows)
     numbers = [any(isinstance(row[at], int | float) for row in rows) for at in range(len(heading))]
     head = "".join(
         f'<th scope="col"{" class=n" if number else ""}>{html.escape(name)}</th>'
         for name, number in zip(heading, numbers, strict=True)
     )
-    body = "".join(
-        f"<tr{' class=bad' if bad is not None and bad(row) else ''}>{''.join(map(_cell, row))}</tr>" for row in rows
-    )
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(caption)}"><table>'
         f"<caption>{html.escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
@@ -230,7 +223,7 @@ def _summary(facts: Facts, figures: str) -> str:
         + _tile(status[Status.UNANSWERED], "unanswered", bad=True)
         + _tile(status[Status.LOST], "appends lost", bad=True)
         + _tile(status[Status.ORPHAN], "orphan replies", bad=True)
-        + _tile(sum(rule["broken"] for rule in facts["rules"]), "protocol violations", bad=True)
+        + _tile(facts["verdicts"]["all"], "violations of rules", bad=True)
         + _tile(facts["skipped_stretches"] + facts["undecoded_frames"], "skipped or undecoded", bad=True)
         + "</div>"
         + figures
@@ -294,13 +287,15 @@ def _unanswered(facts: Facts, figures: str) -> str:
 
 
 def _rules(facts: Facts, figures: str) -> str:
-    rules = [(rule["rule"], rule["broken"], rule["says"]) for rule in facts["rules"]]
-    columns = {name: name.replace("_", " ") for name in (
-        "rule", "file", "block", "record", "connection", "direction", "command", "segment", "writer_id", "request_id",
-        "expected", "actual")}  # fmt: skip
-    return _table(
-        "Rules, and how often each was broken", ("rule", "broken", "what it says"), rules, lambda row: bool(row[1])
-    ) + _shown(facts, "violations", "Where rules were broken", columns)
+    broken = [(rule["rule"], rule["broken"], rule["text"]) for rule in facts["rules"] if rule["broken"]]
+    unknown = [f"{rule['unknown']:,} × {rule['rule']}" for rule in facts["rules"] if rule["unknown"]]
+    columns = {name: name for name in ("rule", "kind", "name", "text", "file", "block", "record", "connection")}
+    return (
+        f"<p>{len(broken)} of {len(facts['rules'])} rules are broken. "
+        f"The records do not decide: {html.escape(', '.join(unknown)) or 'nothing'}.</p>"
+        + _table("Broken rules", ("rule", "times", "in a correct history"), broken)
+        + _shown(facts, "verdicts", "The first records of each broken rule", columns)
+    )
 
 
 def _errors(facts: Facts, figures: str) -> str:
@@ -372,7 +367,7 @@ _SECTIONS: Final[dict[str, tuple[str, Callable[[Facts, str], str]]]] = {
     "traffic": ("Traffic", _traffic),
     "latency": ("Latency", _latency),
     "unanswered": ("Unanswered, orphans and lost acks", _unanswered),
-    "rules": ("Rules of the protocol", _rules),
+    "rules": ("Broken rules", _rules),
     "errors": ("Errors", _errors),
     "calls": ("Controller calls", _calls),
     "pooling": ("Connections and pooling", _pooling),

@@ -53,11 +53,10 @@ class UnfinishedRequests:
         """How many requests are in memory."""
         return len(self._requests)
 
-    def add(self, request: Request, *, append: bool) -> bool:
-        """Adds a request to its queue. Returns whether another one waits there."""
+    def add(self, request: Request, *, append: bool) -> None:
+        """Adds a request to its queue."""
         queue = request.row.queue
         waiting = self._queues.get(queue)
-        waits = bool(waiting) or self._oldest(queue) is not None
         if waiting is None:
             self._queues[queue] = deque((request,))
         else:
@@ -67,7 +66,6 @@ class UnfinishedRequests:
         self._requests[request.number] = request
         if len(self._requests) > self._held:
             self._move()
-        return waits
 
     def _add_append(self, request: Request, queue: Any) -> None:
         failing = self._may_fail.setdefault(queue, [])
@@ -182,9 +180,7 @@ class UnfinishedRequests:
 
 def _columns(request: Request) -> tuple[Any, ...]:
     row = request.row
-    fixed = (
-        tuple(row), request.repeated, request.epoch, request.tenure, request.writer_segment, request.block_bytes
-    )  # fmt: skip
+    fixed = tuple(row), request.repeated, request.epoch, request.writer_segment, request.block_bytes
     later = (request.reply, request.ack, request.failure)
     ackable = request.epoch is not None and not request.repeated
     return (
@@ -201,7 +197,7 @@ def _unpacked(columns: tuple[Any, ...]) -> Request:
     number, fixed, *later = columns
     row, *values = marshal.loads(fixed)
     request = Request(to_row(row), number)
-    request.repeated, request.epoch, request.tenure, request.writer_segment, request.block_bytes = values
+    request.repeated, request.epoch, request.writer_segment, request.block_bytes = values
     request.reply, request.ack, request.failure = (
         None if data is None else to_row(marshal.loads(data)) for data in later
     )

@@ -2,9 +2,8 @@
 
 It follows all connections of a file at once and in file order, by the same `segstore.pipeline.report.connection` that
 the analysis on Spark runs connection by connection. Whether a later set-up covers an append is decided here on Python's
-objects, on Spark by SQL. So comparing the two covers partitioning, batches and the SQL steps; tests check the rules
-themselves with planted faults and recorded traces. Rows are tuples in the order of `EXCHANGE_COLUMNS` and
-`VIOLATION_COLUMNS`.
+objects, on Spark by SQL. So comparing the two covers partitioning, batches and the SQL steps; tests check statuses with
+planted faults and recorded traces. Rows are tuples in the order of `EXCHANGE_COLUMNS`.
 
 Invariant: rows come from `segstore.pipeline.trace.rows`, and so from the codec. Memory grows with the number of
 requests. No Spark, no NumPy.
@@ -24,7 +23,7 @@ from segstore.pipeline.report.exchange import Row, to_row
 from segstore.pipeline.trace.rows import trace_rows
 
 REFERENCE_COLUMNS: Final = Row._fields
-"""The trace columns that the analysis reads; `frame` is for the bytes of append blocks."""
+"""The trace columns that the analysis reads."""
 _PLACE: Final = itemgetter(*map(EXCHANGE_COLUMNS.index, ("block", "record")))
 _WRITER: Final = itemgetter(*map(EXCHANGE_COLUMNS.index, ("writer_id", "segment")))
 _LAST_EVENT: Final = EXCHANGE_COLUMNS.index("last_event")
@@ -35,7 +34,6 @@ class Reference(NamedTuple):
     """The result. skipped: (file, offset, bytes, reason) of unreadable parts."""
 
     exchanges: list[tuple[Any, ...]]
-    violations: list[tuple[Any, ...]]
     skipped: list[tuple[str, int, int, str]]
     frames: int
 
@@ -47,7 +45,7 @@ def reference(paths: str | Iterable[str]) -> Reference:
 
 def reference_of(rows: Iterable[tuple[Any, ...]]) -> Reference:
     """Analyses rows with the columns `REFERENCE_COLUMNS`, in file order."""
-    out = Reference([], [], [], 0)
+    out = Reference([], [], 0)
     frames = 0
     for _, records in groupby(map(to_row, rows), attrgetter("file")):
         found = Found()
@@ -67,7 +65,6 @@ def reference_of(rows: Iterable[tuple[Any, ...]]) -> Reference:
         for life in lives.values():
             deque(life.end(), maxlen=0)
         out.exchanges.extend(sorted([*found.exchanges, *_covered(found)], key=_PLACE))
-        out.violations.extend(found.violations)
     return out._replace(frames=frames)
 
 

@@ -1,11 +1,11 @@
 """Writes a trace report: Parquet tables and an HTML page. An engine reads the traces; `page` makes the page.
 
 The folder contains `report.html`, `report.json` (the page's data), and one folder of Parquet (zstd) per table; `rows`
-holds everything that was read. The analysis reads the traces again, so do not report on files that are being written.
-`report_folder` checks the folder.
+holds everything that was read. The analysis and the check of the rules read the traces again, so do not report on files
+that are being written. `report_folder` checks the folder.
 
-For traces up to `LOCAL_TABLES_BYTES`, which make far smaller tables, Spark only reads and follows the connections, and
-DuckDB makes the tables: Spark takes longer to plan a small table than DuckDB to make it.
+For traces up to `LOCAL_TABLES_BYTES`, which make far smaller tables, Spark only reads, judges and follows the
+connections, and DuckDB makes the tables: Spark takes longer to plan a small table than DuckDB to make it.
 
 Invariant: unreadable parts are listed, with file and offset, in the table `skipped` and on the page; with `strict` the
 first one ends the report.
@@ -24,23 +24,25 @@ import pyarrow as pa
 from pyarrow.dataset import dataset
 from pyarrow.parquet import write_table
 
+from segstore.pipeline.check import CHECKED, verdicts
 from segstore.pipeline.engine import Engine, Table
 from segstore.pipeline.local_engine import LocalEngine
 from segstore.pipeline.replay_plan import LINK_COLUMNS, links, plan
 from segstore.pipeline.report import STEPS, analysis, analysis_usage
-from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Rule, Status
+from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Status
 from segstore.pipeline.report.folder import PAGE
 from segstore.pipeline.report.page import page
 from segstore.pipeline.trace.columns import CALL_COLUMNS
 from segstore.pipeline.trace.files import sizes_of
 from segstore.pipeline.trace.rows import BadTrace
+from segstore.wire.history import RULES
 
 LOCAL_TABLES_BYTES: Final = 2 << 30
 """Bytes of traces up to which tables are made on this machine, though Spark reads the traces."""
 _SHOWN: Final = 30
 """Maximum number of rows of a table on the page; the whole table is in Parquet."""
 _EXAMPLES: Final = 3
-"""Number of example violations per rule on the page."""
+"""Number of verdicts per broken rule on the page."""
 _SETTLED: Final = (Status.ANSWERED.value, Status.REFUSED.value, Status.GIVEN_UP.value)
 _READ: Final = tuple(dict.fromkeys((*FRAME_COLUMNS, *LINK_COLUMNS, *(column.name for column in CALL_COLUMNS))))
 
@@ -93,7 +95,7 @@ class _Report:
             exchanges = self._tables.kept(analysed.exchanges, self._out / "exchanges")
             facts |= self._ended(exchanges)
             progress(next(steps))
-            facts |= self._broken(analysed)
+            facts |= self._judged()
             facts |= self._shown("errors", analysis.errors(rows, exchanges), "times DESC, error, request")
             progress(next(steps))
             facts |= self._latencies(exchanges)
@@ -181,21 +183,31 @@ class _Report:
             "lost_events": int(sum(row["events"] or 0 for row in counts)),
         }
 
-    def _broken(self, analysed: analysis.Analysis) -> Facts:
-        violations = self._tables.kept(analysed.violations, self._out / "violations")
+    def _judged(self) -> Facts:
+        judged = verdicts(self._engine.read(self._files, CHECKED))
+        table = self._tables.kept(self._tables.taken(judged), self._out / "verdicts")
+        counts = self._rows(
+            "SELECT rule, count(CASE WHEN unknown IS NULL THEN 1 END) AS broken, sum(unknown) AS unknown "
+            "FROM {table} GROUP BY rule",
+            table=table,
+        )
         first = self._rows(
             f"""
-            SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY rule ORDER BY ts_ns, file, block, record) AS place,
-                count(*) OVER (PARTITION BY rule) AS broken FROM {{violations}})
-            WHERE place <= {_EXAMPLES} ORDER BY rule, ts_ns, file, block, record
+            SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY rule ORDER BY ts_ns, file, block, record, text)
+                AS place FROM {{table}} WHERE unknown IS NULL)
+            WHERE place <= {_EXAMPLES} ORDER BY rule, ts_ns, file, block, record, text
             """,
-            violations=violations,
+            table=table,
         )
-        by = {row["rule"]: row["broken"] for row in first}
-        examples = [{name: row[name] for name in violations.columns} for row in first]
+        by = {row["rule"]: (row["broken"], int(row["unknown"] or 0)) for row in counts}
+        rules = [(rule, *by.get(rule.id, (0, 0))) for rule in RULES.values()]
+        examples = [{name: row[name] for name in table.columns} for row in first]
         return {
-            "rules": [{"rule": rule.name, "says": str(rule), "broken": by.get(rule.name, 0)} for rule in Rule],
-            **_listed("violations", violations.columns, examples, sum(by.values())),
+            "rules": [
+                {"rule": rule.id, "text": rule.text, "broken": broken, "unknown": unknown}
+                for rule, broken, unknown in rules
+            ],
+            **_listed("verdicts", table.columns, examples, sum(broken for _, broken, _ in rules)),
         }
 
     def _pooling(self, rows: Table, analysed: analysis.Analysis, exchanges: Table) -> Facts:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from uuid import UUID
 
-from segstore.pipeline.report.analysis_rules import Rule, Status
+from segstore.pipeline.report.analysis_rules import Status
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -210,13 +210,13 @@ def orphan(scene: Scene) -> None:
     scene.reply(SegmentRead("scope/s/9.#epoch.0", 0, False, False, b"", 99))
     scene.close()
     scene.ended[Status.ORPHAN] += 1
-    scene.broken[Rule.REPLY_WITHOUT_REQUEST.name] += 1
+    scene.broken["reply-without-request"] += 1
 
 
 def other_kind(scene: Scene) -> None:
     scene.reply(SegmentSealed(scene.read("s", answered=False), "s"))
     scene.close()
-    scene.broken[Rule.REPLY_KIND.name] += 1
+    scene.broken["reply-kind"] += 1
 
 
 def id_used_again(scene: Scene) -> None:
@@ -225,7 +225,7 @@ def id_used_again(scene: Scene) -> None:
     for _ in range(2):
         scene.reply(SegmentRead("s", 0, False, False, b"", 50))
     scene.close()
-    scene.broken[Rule.REQUEST_ID_REUSE.name] += 1
+    scene.broken["request-id-reuse"] += 1
 
 
 def flow_taken(scene: Scene) -> None:
@@ -236,7 +236,7 @@ def flow_taken(scene: Scene) -> None:
     scene.ack(scene.append(second, 1, flow=9), second, 1)
     scene.writer("scope/s/12.#epoch.0", flow=9)
     scene.close()
-    scene.broken[Rule.FLOW_REUSE.name] += 1
+    scene.broken["flow-reuse"] += 1
 
 
 def never_set_up(scene: Scene) -> None:
@@ -244,7 +244,7 @@ def never_set_up(scene: Scene) -> None:
     for number in (1, 2):
         scene.ack(scene.append(writer, number), writer, number)
     scene.close()
-    scene.broken[Rule.WRITER_UNKNOWN.name] += 2
+    scene.broken["writer-unknown"] += 2
 
 
 def block_without_end(scene: Scene) -> None:
@@ -253,7 +253,7 @@ def block_without_end(scene: Scene) -> None:
     other = scene.writer("scope/s/14.#epoch.0", flow=2)
     scene.ack(scene.append(other, 1, flow=2), other, 1)
     scene.close()
-    scene.broken[Rule.BLOCK_OPEN.name] += 1
+    scene.broken["block-open"] += 1
 
 
 def block_of_another(scene: Scene) -> None:
@@ -262,26 +262,26 @@ def block_of_another(scene: Scene) -> None:
     scene.ask(AppendBlock(writer, bytes(50)))
     scene.ack(scene.append(other, 1, flow=2), other, 1)
     scene.close()
-    scene.broken[Rule.WRITER_MISMATCH.name] += 1
+    scene.broken["writer-mismatch"] += 1
 
 
 def block_wrong(scene: Scene) -> None:
     """Every way in which an end does not fit its block."""
     writer = scene.writer("scope/s/17.#epoch.0")
     wrong = (
-        (Rule.WHOLE_SIZE, bytes(50), 51, b""),
-        (Rule.WHOLE_SIZE, bytes(50), -1, b""),
-        (Rule.BLOCK_TAIL, bytes(50), 10, b""),
-        (Rule.BLOCK_TAIL, bytes(50), 45, b""),
-        (Rule.BLOCK_TAIL, bytes(10) + frame(-1, bytes(5))[:-1], 10, b""),
-        (Rule.PADDED_DATA, bytes(10) + frame(-1, bytes(5)), 10, b"more"),
+        ("whole-size", bytes(50), 51, b""),
+        ("whole-size", bytes(50), -1, b""),
+        ("block-tail", bytes(50), 10, b""),
+        ("block-tail", bytes(50), 45, b""),
+        ("block-tail", bytes(10) + frame(-1, bytes(5))[:-1], 10, b""),
+        ("padded-data", bytes(10) + frame(-1, bytes(5)), 10, b"more"),
     )
     for number, (rule, block, whole, rest) in enumerate(wrong, 1):
         request_id = scene.id()
         scene.ask(AppendBlock(writer, block))
         scene.ask(AppendBlockEnd(writer, whole, rest, 1, number, request_id))
         scene.ack(request_id, writer, number)
-        scene.broken[rule.name] += 1
+        scene.broken[rule] += 1
     request_id = scene.id()
     scene.ask(AppendBlock(writer, bytes(10) + frame(-2, bytes(5))))
     scene.ask(AppendBlockEnd(writer, 10, b"more", 2, 90, request_id))
@@ -298,9 +298,7 @@ def numbers_wrong(scene: Scene) -> None:
     scene.ack(requests[2], writer, 9)
     scene.close()
     scene.unpaired += 2
-    scene.broken.update(
-        {Rule.NUMBER_BACKWARDS.name: 2, Rule.NO_EVENTS.name: 1, Rule.ACK_BACKWARDS.name: 1, Rule.ACK_BEYOND.name: 1}
-    )
+    scene.broken.update({"number-backwards": 2, "no-events": 1, "ack-backwards": 1, "ack-beyond": 1})
 
 
 def no_hello(scene: Scene) -> None:
@@ -310,7 +308,7 @@ def no_hello(scene: Scene) -> None:
     scene.ask(KeepAlive())
     scene.ended[Status.UNANSWERED] += 1
     scene.unpaired += 1
-    scene.broken.update({Rule.HELLO_FIRST.name: 2, Rule.AFTER_CLOSE.name: 1})
+    scene.broken.update({"hello-first": 2, "after-close": 1})
 
 
 def not_of_the_protocol(scene: Scene) -> None:
@@ -320,9 +318,7 @@ def not_of_the_protocol(scene: Scene) -> None:
     scene.ask(SegmentSealed(1, "s"))
     scene.reply(ReadSegment("s", 0, 1, "", 77))
     scene.close()
-    scene.broken.update(
-        {Rule.DECODES.name: 1, Rule.KNOWN_COMMAND.name: 1, Rule.FRAMES_ONLY.name: 1, Rule.DIRECTION.name: 2}
-    )
+    scene.broken.update({"decodes": 1, "known-command": 1, "frames-only": 1, "direction": 2})
 
 
 def number_given_again(scene: Scene) -> None:
@@ -334,7 +330,7 @@ def number_given_again(scene: Scene) -> None:
     scene.records += again.records
     scene.unpaired += 1
     scene.ended.update({Status.GIVEN_UP: 1, Status.ORPHAN: 1})
-    scene.broken[Rule.REPLY_WITHOUT_REQUEST.name] += 1
+    scene.broken["reply-without-request"] += 1
 
 
 def from_the_middle(scene: Scene) -> None:

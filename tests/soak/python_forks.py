@@ -41,6 +41,7 @@ _IMPORTED: Final = (
     "pyspark.sql.worker.plan_data_source_read",
     "pyspark.sql.worker.python_streaming_sink_runner",
     "pyspark.sql.worker.write_into_data_source",
+    "segstore.pipeline.check",
     "segstore.pipeline.stream.commit",
     "segstore.pipeline.report.analysis_steps",
     "segstore.pipeline.stream.source",

@@ -174,9 +174,7 @@ async def test_a_record_is_opened_with_its_bytes_payload_events_and_state(tmp_pa
 
 
 @needs_chromium
-async def test_records_that_verdicts_name_are_marked_listed_and_explained(
-    tmp_path: Path, chromium: Chromium
-) -> None:
+async def test_records_that_verdicts_name_are_marked_listed_and_explained(tmp_path: Path, chromium: Chromium) -> None:
     asked, told = GetStreamSegmentInfo(7, SEGMENT, ""), StreamSegmentInfo(7, SEGMENT, True, False, False, 0, 15)
     shrunk = [
         Record(10**18 + 30_000 + way, 2, Direction(way), RecordKind.FRAME, encode(command))

@@ -7,8 +7,9 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
-from segstore.pipeline.report.analysis_rules import Rule, Status
+from segstore.pipeline.report.analysis_rules import Status
 from segstore.pipeline.report.page import page
+from segstore.wire.history import RULES
 from tests.looped import looped
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">\u2028\x00'
@@ -33,9 +34,9 @@ def facts(name: str = "scope/s/0.#epoch.0", **changed: Any) -> dict[str, Any]:
         "status": {str(status): 2 for status in Status}, "unpaired": 3, "lost_events": 17,
         "unanswered": table({**bad, "status": "lost", "command": "APPEND_BLOCK_END", "reply_command": None,
                              "first_event": 1, "last_event": 2}, more=41),
-        "rules": [{"rule": rule.name, "says": str(rule), "broken": 1} for rule in Rule],
-        "violations": table({**bad, "rule": "DECODES", "direction": "request", "command": None, "writer_id": None,
-                             "expected": None, "actual": None}),
+        "rules": [{"rule": rule.id, "text": rule.text, "broken": int(rule.id == "decodes"),
+                   "unknown": 4 * (rule.id == "gap")} for rule in RULES.values()],
+        "verdicts": table({**bad, "rule": "decodes", "kind": "connection", "name": name, "text": name}, more=5),
         "errors": table({"error": "NO_SUCH_SEGMENT", "request": "READ_SEGMENT", "times": 2, "segments": 1}),
         "calls": table({"rpc": name, "status": "STREAM_EXISTS", "failed": True, "times": 6}), "calls_made": 9,
         "calls_failed": 6,
@@ -114,6 +115,13 @@ def test_controller_calls_and_how_many_failed_are_on_the_page() -> None:
     text = Elements(page(facts())).text
     assert "9controller calls6failed calls" in text
     assert "STREAM_EXISTSyes6" in text
+
+
+def test_broken_rules_have_their_sentence_and_count_and_unknown_ones_a_line() -> None:
+    text = Elements(page(facts())).text
+    assert f"decodes1{RULES['decodes'].text}" in text
+    assert f"1 of {len(RULES)} rules are broken. The records do not decide: 4 × gap." in text
+    assert "5 more in verdicts" in text
 
 
 @looped("empty", ["traffic", "skipped", "block_fill", "over_time", "latency_by_command"])

@@ -1,4 +1,4 @@
-"""The single-process reference finds every planted fault, and nothing else; the recorded traces keep all rules."""
+"""The single-process reference finds how every planted exchange ended, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,55 +7,45 @@ from pathlib import Path
 
 import pytest
 
-from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, REPLIES, Rule, Status
+from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, REPLIES, Status
 from segstore.pipeline.report.reference import Reference, reference
 from segstore.wire.protocol import ANSWERS
 from segstore.wire.schema import COMMANDS
-from tests.pipeline.planted import planted, soup
+from tests.pipeline.planted import planted
 from tests.pipeline.support import write_capture
 
 RECORDED = Path(__file__).parent.parent.parent.parent / "fixtures" / "traces"
 AT = {name: at for at, name in enumerate(EXCHANGE_COLUMNS)}
 
 
-def counts(found: Reference) -> tuple[Counter[str], Counter[str], int]:
-    """Rules broken; how exchanges ended, but for those that went well; requests without a reply of their own."""
+def counts(found: Reference) -> tuple[Counter[str], int]:
+    """How exchanges ended, but for those that went well; requests without a reply of their own."""
     ended = Counter(row[AT["status"]] for row in found.exchanges)
     del ended[Status.ANSWERED]
     unpaired = sum(row[AT["paired"]] is False for row in found.exchanges)
-    return Counter(row[0] for row in found.violations), ended, unpaired
+    return ended, unpaired
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_planted_fault_is_found_and_nothing_else(tmp_path: Path, seed: int) -> None:
+def test_every_planted_end_is_found_and_nothing_else(tmp_path: Path, seed: int) -> None:
     records, expected = planted(seed)
     found = reference(str(write_capture(tmp_path / "a.wtrace", records, a_block=50)))
-    broken, ended, unpaired = counts(found)
-    assert broken == expected.broken
+    ended, unpaired = counts(found)
     assert ended == expected.ended
     assert unpaired == expected.unpaired
 
 
-def test_every_rule_and_every_end_is_planted() -> None:
+def test_every_end_is_planted() -> None:
     _, expected = planted(0)
-    assert expected.broken.keys() == {rule.name for rule in Rule}
     assert expected.ended.keys() == set(Status) - {Status.ANSWERED}
 
 
-def test_the_recorded_traces_of_the_official_clients_break_no_rule() -> None:
+def test_the_requests_of_the_official_clients_are_answered_or_given_up() -> None:
     found = reference(str(RECORDED))
-    assert found.violations == []
     assert found.skipped == []
-    _, ended, unpaired = counts(found)
+    ended, unpaired = counts(found)
     assert ended == {Status.GIVEN_UP: 9, Status.REFUSED: 9}
     assert unpaired == 9
-
-
-def test_commands_in_any_order_break_every_rule_and_raise_nothing(tmp_path: Path) -> None:
-    broken: Counter[str] = Counter()
-    for seed in range(10):
-        broken += counts(reference(str(write_capture(tmp_path / f"{seed}.wtrace", soup(seed)))))[0]
-    assert broken.keys() == {rule.name for rule in Rule}
 
 
 def test_what_answers_what_names_every_request_and_every_reply() -> None:
