@@ -257,6 +257,10 @@ OPERATIONS: Final[dict[str, type[_Operation]]] = {
 """The operations by name; the fields of each class are the fields of its value."""
 
 
+_DECODE: Final = {name: msgspec.json.Decoder(operation).decode for name, operation in OPERATIONS.items()}
+_encode: Final = msgspec.json.Encoder().encode
+
+
 def _name(name: str | int | None, ended: Ended) -> str:
     return ended.process if name is None else str(name)
 
@@ -294,11 +298,11 @@ def read_history(lines: Iterable[bytes | str], file: str = "") -> Iterator[Fact]
 
 
 def _facts(where: str, begun: Line, more: dict[str, Any], ended: Ended) -> Iterator[Fact]:
-    operation = OPERATIONS.get(begun.f)
-    if operation is None:
+    decode = _DECODE.get(begun.f)
+    if decode is None:
         raise HistoryError(f"{where}: there is no operation {begun.f!r}; there are {', '.join(OPERATIONS)}")
     try:
-        value = msgspec.convert(begun.value | more, operation)
+        value = decode(_encode(begun.value | more))
     except msgspec.ValidationError as error:
         raise HistoryError(f"{where}: value of {begun.f}: {error}") from error
     yield from value.facts(ended._replace(value=value))
