@@ -20,6 +20,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
+from itertools import count, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree
@@ -157,7 +159,8 @@ def records_of(paths: Iterable[str], skipped: list[str]) -> Iterator[Placed]:
     from segstore.pipeline.trace.files import find_traces, plan
 
     pieces = plan(find_traces(paths), sys.maxsize)
-    return heapq.merge(*(_of_piece(piece, skipped) for piece in pieces), key=_time)
+    traces = [_of_piece(piece, skipped) for piece in pieces]
+    return traces[0] if len(traces) == 1 else heapq.merge(*traces, key=_time)
 
 
 def _time(placed: Placed) -> int:
@@ -180,8 +183,14 @@ def _located(
             if isinstance(chunk, kind):
                 skipped.append(str(chunk))
                 continue
-            for block, number, record in chunk:
-                yield Place(piece.path, block, number, record[1], record[0]), record
+            columns = chunk.columns
+            if columns is None:
+                for block, number, record in chunk.located:
+                    yield Place(piece.path, block, number, record[1], record[0]), record
+                continue
+            blocks = repeat(chunk.block) if chunk.packets is None else chunk.packets
+            values = zip(repeat(piece.path), blocks, count(), columns.connection.tolist(), columns.ts_ns.tolist())
+            yield from zip(map(partial(tuple.__new__, Place), values), columns)
 
 
 # --- the fewest records that break a rule -----------------------------------------------------------------------------

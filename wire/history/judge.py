@@ -99,7 +99,7 @@ class Judge:
     def see(self, place: Place, record: Record) -> None:
         """Takes the next record of a trace."""
         self._records += 1
-        whose = place.file, place.connection
+        whose = place[0], place[3]
         fold = self._first.get(whose)
         if fold is None:
             fold = self._first[whose] = first_fold(first_key(place, record))
@@ -109,9 +109,10 @@ class Judge:
 
     def fact(self, fact: Fact) -> None:
         """Takes the next fact, for histories that are no traces."""
-        fold = self._folds.get(fact.key)
+        key = fact[0]
+        fold = self._folds.get(key)
         if fold is None:
-            fold = self._folds[fact.key] = FOLDS[fact.key.kind](fact.key)
+            fold = self._folds[key] = FOLDS[key.kind](key)
         findings = fold.see(fact)
         if findings:
             self._take(findings)
@@ -127,9 +128,9 @@ class Judge:
 
     def _take(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
-            if isinstance(finding, Fact):
+            if type(finding) is Fact:
                 self.fact(finding)
-            elif isinstance(finding, Broken):
+            elif type(finding) is Broken:
                 self._broken.append(finding)
             else:
                 self._unknown[finding.rule, finding.why] += finding.times

@@ -10,7 +10,7 @@ Memory holds the requests that wait, and the connection's writers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from segstore.wire.blocks import frame_header
 from segstore.wire.codec import decode
@@ -52,12 +52,20 @@ _HEADER_BYTES: Final = 8
 UNRECORDED: Final = "the recording began after the set-up of the writer"
 
 
-class _Writer(NamedTuple):
+_FRAME: Final = RecordKind.FRAME
+_REQUEST: Final = Direction.REQUEST
+
+
+class _Writer:
     """A writer that was set up on this connection. name: its id as text. key: of its segment's facts."""
 
-    segment: str
-    name: str
-    key: Key
+    __slots__ = ("has_group", "key", "name", "segment")
+
+    def __init__(self, segment: str, name: str) -> None:
+        self.segment = segment
+        self.name = name
+        self.key = segment_key(segment)
+        self.has_group = OF_GROUPS in segment
 
 
 class ConnectionFold:
@@ -72,24 +80,25 @@ class ConnectionFold:
     def _start(self, *, is_whole: bool, store: str) -> None:
         self._check = ProtocolCheck(self.key, is_whole=is_whole)
         self._requests: Requests[Waiting] = Requests()
-        self._writers: dict[Any, _Writer] = {}
+        self._writers: dict[int, _Writer] = {}
         self._block: AppendBlock | None = None
         self._store = store
         self._unrecorded = 0
 
     def see(self, place: Place, record: Record) -> Iterable[Finding]:
         """Takes the next record; returns facts and broken rules."""
-        if record.kind is RecordKind.FRAME:
+        _, _, direction, kind, data = record
+        if kind is _FRAME:
             try:
-                command = decode(record.data, unknown="keep")
+                command = decode(data, unknown="keep")
             except WireError as error:
                 return self._check.undecodable(place, record, error)
-            return (self._request if record.direction is Direction.REQUEST else self._reply)(place, command)
-        if record.kind is RecordKind.OPEN:
+            return self._request(place, command) if direction is _REQUEST else self._reply(place, command)
+        if kind is RecordKind.OPEN:
             before = list(self.end())  # the number is used for a new connection
             self._start(is_whole=True, store=str((unpack_data(record.data) or {}).get("store", "")))
             return before
-        if record.kind is RecordKind.BYTES:
+        if kind is RecordKind.BYTES:
             return self._check.loose_bytes(place, record)
         self._check.closed()
         return ()
@@ -106,57 +115,59 @@ class ConnectionFold:
             self._unrecorded = 0
 
     def _request(self, place: Place, command: Command) -> Sequence[Finding]:
-        findings: list[Finding] = self._check.request(place, command)
-        if type(command) is AppendBlock:
+        findings = self._check.request(place, command)
+        kind = type(command)
+        if kind is AppendBlock:
             self._block = command
             return findings
-        if type(command) in _APPENDS:
+        self._requests.add(command, Waiting(command, place))
+        if kind in _APPENDS:
             block, self._block = self._block, None
-            writer = self._writers.get(command.writer_id)  # type: ignore[attr-defined]  # appends have one
+            writer = self._writers.get(command.writer_id.int)  # type: ignore[attr-defined]  # appends have one
             if writer is None:
                 self._unrecorded += 1
             else:
-                findings.append(Fact(writer.key, place, _sent(writer, command, block)))
-        self._requests.add(command, Waiting(command, place))
+                return (*findings, Fact(writer.key, place, _sent(writer, command, block)))
         return findings
 
     def _reply(self, place: Place, command: Command) -> Sequence[Finding]:
         answered = self._requests.answered(command)
-        findings: list[Finding] = self._check.reply(place, command, answered)
+        findings = self._check.reply(place, command, answered)
         if type(command) is DataAppended:
-            writer = self._writers.get(command.writer_id)
+            writer = self._writers.get(command.writer_id.int)
             if writer is not None:
                 asked = answered[-1].place if answered else None
                 length = command.current_segment_write_offset
                 acked = Acked(writer.segment, writer.name, command.event_number, length, self._store, asked)
-                findings.append(Fact(writer.key, place, acked))
-                if OF_GROUPS in writer.segment:
-                    for append in answered:
-                        findings += assignments(place, writer.segment, append)
+                fact = Fact(writer.key, place, acked)
+                if not writer.has_group:
+                    return (*findings, fact)
+                steps = (step for append in answered for step in assignments(place, writer.segment, append))
+                return (*findings, fact, *steps)
         elif answered:
-            findings += self._answered(place, answered[-1], command)
+            return (*findings, *self._answered(place, answered[-1], command))
         return findings
 
     def _answered(self, place: Place, request: Waiting, reply: Command) -> Iterable[Finding]:
         if isinstance(reply, AppendSetup):
-            name, key = str(reply.writer_id), segment_key(reply.segment)
-            self._writers[reply.writer_id] = _Writer(reply.segment, name, key)
-            return [Fact(key, place, SetUp(reply.segment, name, reply.last_event_number, request.place))]
+            writer = self._writers[reply.writer_id.int] = _Writer(reply.segment, str(reply.writer_id))
+            set_up = SetUp(writer.segment, writer.name, reply.last_event_number, request.place)
+            return [Fact(writer.key, place, set_up)]
         append = request.command
         if type(append) in _APPENDS:
-            writer = self._writers.get(append.writer_id)
-            if writer is None:
+            appender = self._writers.get(append.writer_id.int)
+            if appender is None:
                 return ()
             number = append.last_event_number if isinstance(append, AppendBlockEnd) else append.event_number
-            return [Fact(writer.key, place, Refused(writer.segment, writer.name, number, reply.type_name))]
+            return [Fact(appender.key, place, Refused(appender.segment, appender.name, number, reply.type_name))]
         make = _ANSWERED.get(type(append))
         return () if make is None else make(place, request, reply)
 
 
 def _sent(writer: _Writer, command: Any, block: AppendBlock | None) -> Sent:
     segment, name = writer.segment, writer.name
-    if isinstance(command, AppendBlockEnd):
-        data = _data_of(command, block if block is not None and block.writer_id == command.writer_id else None)
+    if type(command) is AppendBlockEnd:
+        data = _data_of(command, block if block is not None and block.writer_id.int == command.writer_id.int else None)
         return Sent(segment, name, command.last_event_number, command.num_events, data)
     if isinstance(command, ConditionalAppend):
         data = frame_header(len(command.event.data)) + command.event.data
@@ -169,6 +180,8 @@ def _data_of(end: AppendBlockEnd, block: AppendBlock | None) -> bytes | None:
     """Returns the bytes of an append block: whole events, and the event that crosses its end; None without a block."""
     if block is None:
         return bytes(end.data) if len(end.data) == end.size_of_whole_events else None
+    if end.size_of_whole_events == len(block.data):  # nearly always
+        return bytes(block.data)
     whole = bytes(block.data[: end.size_of_whole_events])
     rest = block.data[end.size_of_whole_events :]
     if rest[:4] != _PARTIAL:
