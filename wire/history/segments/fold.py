@@ -53,22 +53,22 @@ class SegmentFold:
 
     def see(self, fact: Fact) -> Iterable[Broken | Open]:
         """Takes the next fact."""
-        value = fact.value
+        _, place, value = fact
         kind = type(value)
         if kind is Sent:
-            return self._sent(fact.place, value)
+            return self._sent(place, value)
         if kind is Acked:
-            return self._acked(fact.place, value)
+            return self._acked(place, value)
         if kind is Read:
-            return self._read(fact.place, value)
+            return self._read(place, value)
         if kind is Transaction:
             name = f"{self.key.name}#transaction.{value.name.replace('-', '').lower()}"
-            self._segment(name).steps.append((value.what, value.asked, fact.place, value.writer))
+            self._segment(name).steps.append((value.what, value.asked, place, value.writer))
             return _NOTHING
         if kind is SetUp:
-            return self._set_up(fact.place, value)
+            return self._set_up(place, value)
         if kind is Changed:
-            return self._changed(fact.place, value)
+            return self._changed(place, value)
         if kind is Refused:
             self._segment(value.segment).writer(value.writer).refused.add(value.number)
         elif kind is Lost:
@@ -151,8 +151,8 @@ class SegmentFold:
         return broken
 
     def _acked(self, place: Place, acked: Acked) -> Findings:
-        _, writer_name, number, length, store, asked = acked
-        segment = self._segments.get(acked.segment) or self._segment(acked.segment)
+        name, writer_name, number, length, store, asked = acked
+        segment = self._segments.get(name) or self._segment(name)
         writer = segment.writers.get(writer_name) or segment.writer(writer_name)
         link = writer.links.get((place[0], place[3])) or writer.link(place)
         broken: list[Broken] = []
