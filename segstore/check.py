@@ -190,7 +190,7 @@ def _located(
                 continue
             blocks = repeat(chunk.block) if chunk.packets is None else chunk.packets
             values = zip(repeat(piece.path), blocks, count(), columns.connection.tolist(), columns.ts_ns.tolist())
-            yield from zip(map(partial(tuple.__new__, Place), values), columns)
+            yield from zip(map(partial(tuple.__new__, Place), values), columns, strict=True)
 
 
 # --- the fewest records that break a rule -----------------------------------------------------------------------------

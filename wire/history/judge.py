@@ -128,9 +128,14 @@ class Judge:
 
     def _take(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
-            if type(finding) is Fact:
-                self.fact(finding)
-            elif type(finding) is Broken:
+            kind = type(finding)
+            if kind is Fact:
+                fold = self._folds.get(finding[0])  # type: ignore[call-overload]  # the key
+                if fold is None:
+                    self.fact(finding)  # type: ignore[arg-type]
+                elif more := fold.see(finding):
+                    self._take(more)
+            elif kind is Broken:
                 self._broken.append(finding)
             else:
                 self._unknown[finding.rule, finding.why] += finding.times

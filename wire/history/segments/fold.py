@@ -172,8 +172,9 @@ class SegmentFold:
             writer.latest = link, asked, place
         if length >= 0:
             broken += self._length(segment, writer, link, place, acked)
-        if not writer.acked or number > writer.acked[-1]:
-            writer.acked.append(number)
+        confirmed = writer.acked
+        if not confirmed or number > confirmed[-1]:
+            confirmed.append(number)
             writer.lengths.append(length)
             writer.acks.append(self._places.add(place))
             writer.stores.append(segment.store(store))
@@ -196,9 +197,10 @@ class SegmentFold:
 
     def _length(self, segment: SegmentState, writer: Written, link: Link, place: Place, acked: Acked) -> Findings:
         """Judges the length that an acknowledgement names: that of the segment after the last append it covers."""
-        length, index = acked.length, writer.append_of(acked.number)
+        _, _, number, length, store, asked = acked
+        index = writer.append_of(number)
         low, broken = link.length, []
-        if index >= 0 and acked.asked is not None:
+        if index >= 0 and asked is not None:
             if writer.lows[index] > low:
                 low = writer.lows[index]
             expected = writer.expected.get(index) if writer.expected else None
@@ -206,11 +208,11 @@ class SegmentFold:
                 start = length - writer.sizes[index]
                 text = f"a conditional append names offset {expected}, and is stored at {start}"
                 broken.append(
-                    self._broken("false-conditional-append", text, acked.asked, place, expected=expected, actual=start)
+                    self._broken("false-conditional-append", text, asked, place, expected=expected, actual=start)
                 )
         if length < low:
-            if acked.store and segment.length_store and acked.store != segment.length_store:
-                text = f"{acked.store} acknowledges length {length}, but {segment.length_store} had acknowledged {low}"
+            if store and segment.length_store and store != segment.length_store:
+                text = f"{store} acknowledges length {length}, but {segment.length_store} had acknowledged {low}"
                 broken.append(
                     self._broken("two-owners", text, segment.length_place, place, expected=low, actual=length)
                 )
@@ -225,8 +227,8 @@ class SegmentFold:
             )
         if length > link.length:
             link.length = length
-        segment.grow(length, place, acked.store)
-        return broken
+        segment.grow(length, place, store)
+        return broken or _NOTHING
 
     def _shrinks(self, segment: SegmentState, low: int, length: int, place: Place) -> Broken:
         text = f"{segment.name} was {low} bytes long, and is {length} bytes long later"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 from segstore.wire.blocks import frame_header
 from segstore.wire.codec import decode
@@ -59,11 +60,11 @@ _REQUEST: Final = Direction.REQUEST
 class _Writer:
     """A writer that was set up on this connection. name: its id as text. key: of its segment's facts."""
 
-    __slots__ = ("has_group", "key", "name", "segment")
+    __slots__ = ("has_group", "id", "key", "name", "segment")
 
-    def __init__(self, segment: str, name: str) -> None:
+    def __init__(self, segment: str, writer_id: UUID) -> None:
         self.segment = segment
-        self.name = name
+        self.id, self.name = writer_id.bytes, str(writer_id)
         self.key = segment_key(segment)
         self.has_group = OF_GROUPS in segment
 
@@ -120,37 +121,44 @@ class ConnectionFold:
         if kind is AppendBlock:
             self._block = command
             return findings
-        self._requests.add(command, Waiting(command, place))
-        if kind in _APPENDS:
-            block, self._block = self._block, None
-            writer = self._writers.get(command.writer_id.int)  # type: ignore[attr-defined]  # appends have one
-            if writer is None:
-                self._unrecorded += 1
-            else:
-                return (*findings, Fact(writer.key, place, _sent(writer, command, block)))
-        return findings
+        waiting = Waiting(command, place)
+        if kind not in _APPENDS:
+            self._requests.add(command, waiting)
+            return findings
+        block, self._block = self._block, None
+        writer = self._writers.get(command.writer_id.int)  # type: ignore[attr-defined]  # appends have one
+        if writer is None:
+            self._requests.add(command, waiting)
+            self._unrecorded += 1
+            return findings
+        sent = _sent(writer, command, block)
+        self._requests.add_appends(writer.id, [(sent[2], command.request_id)], waiting)  # type: ignore[attr-defined]
+        fact = Fact(writer.key, place, sent)
+        return (*findings, fact) if findings else (fact,)
 
     def _reply(self, place: Place, command: Command) -> Sequence[Finding]:
-        answered = self._requests.answered(command)
-        findings = self._check.reply(place, command, answered)
         if type(command) is DataAppended:
             writer = self._writers.get(command.writer_id.int)
+            writer_id = command.writer_id.bytes if writer is None else writer.id
+            answered = self._requests.acknowledged(writer_id, command.event_number)
+            findings = self._check.reply(place, command, answered)
             if writer is not None:
                 asked = answered[-1].place if answered else None
                 length = command.current_segment_write_offset
                 acked = Acked(writer.segment, writer.name, command.event_number, length, self._store, asked)
                 fact = Fact(writer.key, place, acked)
                 if not writer.has_group:
-                    return (*findings, fact)
+                    return (*findings, fact) if findings else (fact,)
                 steps = (step for append in answered for step in assignments(place, writer.segment, append))
                 return (*findings, fact, *steps)
-        elif answered:
-            return (*findings, *self._answered(place, answered[-1], command))
-        return findings
+            return findings
+        answered = self._requests.answered(command)
+        findings = self._check.reply(place, command, answered)
+        return (*findings, *self._answered(place, answered[-1], command)) if answered else findings
 
     def _answered(self, place: Place, request: Waiting, reply: Command) -> Iterable[Finding]:
         if isinstance(reply, AppendSetup):
-            writer = self._writers[reply.writer_id.int] = _Writer(reply.segment, str(reply.writer_id))
+            writer = self._writers[reply.writer_id.int] = _Writer(reply.segment, reply.writer_id)
             set_up = SetUp(writer.segment, writer.name, reply.last_event_number, request.place)
             return [Fact(writer.key, place, set_up)]
         append = request.command

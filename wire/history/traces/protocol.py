@@ -155,7 +155,7 @@ class ProtocolCheck:
         if self._silent or self._is_closed or kind not in _TO_CLIENT:
             self._frame(place, Direction.REPLY, kind, command.code)
         if command.is_reply:
-            key = answer_key(command)
+            key = command.request_id if kind is DataAppended else answer_key(command)
             if kind is AuthTokenCheckFailed and key not in self._waiting and answered:
                 key = answer_key(answered[0].command)  # it has the offset of a read in place of the request id
             request = self._answered(key)
@@ -204,8 +204,9 @@ class ProtocolCheck:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _wait(self, place: Place, command: Command) -> None:
-        key, kind = answer_key(command), type(command)
+    def _wait(self, place: Place, command: Any) -> None:
+        kind = type(command)
+        key = command.request_id if kind in APPENDS else answer_key(command)
         waiting, request = self._waiting.get(key), (command.type_name, place)
         if waiting is None:
             self._waiting[key] = request
