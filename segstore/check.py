@@ -15,7 +15,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
+import marshal
+import pickle
 import shlex
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,10 +26,11 @@ from contextlib import closing
 from functools import partial
 from itertools import count, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree
 
-from segstore.wire.history import RULES, Broken, Judge, Place, Verdicts, judge, read_history
+from segstore.wire.history import RULES, Broken, Fact, Judge, Place, Verdicts, judge, read_history
+from segstore.wire.history.facts import Acked, Sent
 from segstore.wire.printable import printable
 from segstore.wire.trace import Record
 
@@ -36,6 +40,15 @@ if TYPE_CHECKING:
 Placed = tuple[Place, Record]
 
 _HISTORY_STARTS: Final = (b'"invoke"', b'"ok"', b'"fail"', b'"info"')
+LARGE_BYTES: Final = 200_000_000
+"""Traces from this size on are judged in two processes: one follows connections, the other segments and other keys."""
+_FACTS_AT_ONCE: Final = 4096
+_JUDGE_FACTS: Final = """import sys
+sys.path[:] = sys.argv[1:]
+from segstore.check import judge_facts
+judge_facts(sys.stdin.buffer, sys.stdout.buffer)
+"""
+_SIZE_BYTES: Final = 8
 _LINE_BYTES: Final = 64 * 1024
 _MOST_REDUCED: Final = 20_000
 """Histories with more records are not reduced."""
@@ -124,13 +137,87 @@ def check(paths: Sequence[str | Path]) -> Report:
     skipped: list[str] = []
     whole = Verdicts([], Counter(), 0)
     if traces := [name for name in names if name not in histories]:
-        whole = judge(records_of(traces, skipped))
+        whole = _judged(traces, skipped)
     for name in histories:
         verdicts = check_history(name)
         whole = Verdicts(
             whole.broken + verdicts.broken, whole.unknown + verdicts.unknown, whole.records + verdicts.records
         )
     return Report(whole, skipped, frozenset(histories))
+
+
+def _judged(traces: Sequence[str], skipped: list[str]) -> Verdicts:
+    """Judges traces: large ones in two processes."""
+    from segstore.pipeline.trace.files import find_traces, plan
+
+    pieces = plan(find_traces(traces), sys.maxsize)
+    records = _in_order(pieces, skipped)
+    if sum(piece.size for piece in pieces) < LARGE_BYTES or getattr(sys, "frozen", False):  # no Python to start
+        return judge(records)
+    command = [sys.executable, "-c", _JUDGE_FACTS, *sys.path]
+    pipe = subprocess.PIPE
+    # A session of its own, so that an interrupt of the terminal ends it only through this process.
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as other:
+        assert other.stdin is not None, "it is a pipe"
+        assert other.stdout is not None, "it is a pipe"
+        try:
+            first = _RecordJudge(other.stdin)
+            for place, record in records:
+                first.see(place, record)
+            whole = first.end()
+            other.stdin.close()
+            return whole.joined(pickle.load(other.stdout))
+        except BaseException:
+            other.kill()
+            raise
+
+
+class _RecordJudge(Judge):
+    """Judges records, and sends their facts to the other process."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        super().__init__()
+        self._pipe = pipe
+        self._facts: list[tuple[Any, ...]] = []
+
+    def fact(self, fact: Fact) -> None:
+        key, place, value = fact
+        kind = type(value)
+        if kind is Sent:
+            self._facts.append((0, tuple(key), tuple(place), tuple(value)))
+        elif kind is Acked:
+            asked = value[5]
+            self._facts.append((1, tuple(key), tuple(place), (*value[:5], asked and tuple(asked))))
+        else:
+            self._facts.append((2, (), (), pickle.dumps(fact)))
+        if len(self._facts) >= _FACTS_AT_ONCE:
+            self._send()
+
+    def end(self) -> Verdicts:
+        verdicts = super().end()
+        self._send()
+        return verdicts
+
+    def _send(self) -> None:
+        batch = marshal.dumps(self._facts)
+        self._pipe.write(len(batch).to_bytes(_SIZE_BYTES, "big"))
+        self._pipe.write(batch)
+        self._facts = []
+
+
+def judge_facts(source: IO[bytes], to: IO[bytes]) -> None:
+    """Judges the facts that `_RecordJudge` sent: the work of the other process."""
+    facts, place_of, new = Judge(), partial(tuple.__new__, Place), tuple.__new__
+    while size := source.read(_SIZE_BYTES):
+        for kind, key, place, value in marshal.loads(source.read(int.from_bytes(size, "big"))):
+            if kind == 0:
+                facts.fact(new(Fact, (key, place_of(place), new(Sent, value))))
+            elif kind == 1:
+                asked = value[5] and place_of(value[5])
+                facts.fact(new(Fact, (key, place_of(place), new(Acked, (*value[:5], asked)))))
+            else:
+                facts.fact(pickle.loads(value))
+    pickle.dump(facts.end(), to)
 
 
 def check_history(path: str) -> Verdicts:
@@ -158,7 +245,10 @@ def records_of(paths: Iterable[str], skipped: list[str]) -> Iterator[Placed]:
     """
     from segstore.pipeline.trace.files import find_traces, plan
 
-    pieces = plan(find_traces(paths), sys.maxsize)
+    return _in_order(plan(find_traces(paths), sys.maxsize), skipped)
+
+
+def _in_order(pieces: Iterable[FileRange], skipped: list[str]) -> Iterator[Placed]:
     traces = [_of_piece(piece, skipped) for piece in pieces]
     return traces[0] if len(traces) == 1 else heapq.merge(*traces, key=_time)
 

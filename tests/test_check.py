@@ -57,6 +57,14 @@ def test_a_torn_trace_is_judged_as_far_as_it_can_be_read(tmp_path: Path) -> None
     assert part in report.text()
 
 
+def test_large_traces_are_judged_in_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = sorted(FIXTURES.glob("*.jsonl"))
+    report = check(traces)
+    monkeypatch.setattr("segstore.check.LARGE_BYTES", 0)
+    assert check(traces) == report
+    assert report.verdicts.records
+
+
 def test_correct_traces_have_no_verdict() -> None:
     report = check([FIXTURES])
     assert not report.broken, report.text()

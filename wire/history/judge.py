@@ -66,6 +66,11 @@ class Verdicts(NamedTuple):
             rules.setdefault(verdict.rule, []).append(verdict)
         return rules
 
+    def joined(self, other: Verdicts) -> Verdicts:
+        """Returns the verdicts of both, in the order of their last records."""
+        broken = sorted((*self.broken, *other.broken), key=_last_place)
+        return Verdicts(broken, self.unknown + other.unknown, self.records + other.records)
+
 
 def first_key(place: Place, record: Record) -> Key:
     """Returns the key of a record: its connection, or the controller calls of its file."""
@@ -112,6 +117,7 @@ class Judge:
         key = fact[0]
         fold = self._folds.get(key)
         if fold is None:
+            key = Key(*key)
             fold = self._folds[key] = FOLDS[key.kind](key)
         findings = fold.see(fact)
         if findings:

@@ -115,7 +115,7 @@ class ConnectionFold:
             yield Open("lost-write", self.key, UNRECORDED, self._unrecorded)
             self._unrecorded = 0
 
-    def _request(self, place: Place, command: Command) -> Sequence[Finding]:
+    def _request(self, place: Place, command: Any) -> Sequence[Finding]:
         findings = self._check.request(place, command)
         kind = type(command)
         if kind is AppendBlock:
@@ -126,13 +126,13 @@ class ConnectionFold:
             self._requests.add(command, waiting)
             return findings
         block, self._block = self._block, None
-        writer = self._writers.get(command.writer_id.int)  # type: ignore[attr-defined]  # appends have one
+        writer = self._writers.get(command.writer_id.int)
         if writer is None:
             self._requests.add(command, waiting)
             self._unrecorded += 1
             return findings
         sent = _sent(writer, command, block)
-        self._requests.add_appends(writer.id, [(sent[2], command.request_id)], waiting)  # type: ignore[attr-defined]
+        self._requests.add_appends(writer.id, [(sent[2], command.request_id)], waiting)
         fact = Fact(writer.key, place, sent)
         return (*findings, fact) if findings else (fact,)
 
