@@ -42,7 +42,10 @@ Placed = tuple[Place, Record]
 _HISTORY_STARTS: Final = (b'"invoke"', b'"ok"', b'"fail"', b'"info"')
 LARGE_BYTES: Final = 200_000_000
 """Traces from this size on are judged in two processes: one follows connections, the other segments and other keys."""
-_FACTS_AT_ONCE: Final = 4096
+_FACTS_AT_ONCE: Final = 1024
+_SENT_VALUES: Final = 7 + len(Sent._fields)
+_ACKED_VALUES: Final = 7 + len(Acked._fields) - 1
+"""With the values of a place and a key. The place of the acknowledged append follows, if it is known."""
 _JUDGE_FACTS: Final = """import sys
 sys.path[:] = sys.argv[1:]
 from segstore.check import judge_facts
@@ -184,12 +187,11 @@ class _RecordJudge(Judge):
         key, place, value = fact
         kind = type(value)
         if kind is Sent:
-            self._facts.append((0, tuple(key), tuple(place), tuple(value)))
+            self._facts.append((*place, *key, *value))
         elif kind is Acked:
-            asked = value[5]
-            self._facts.append((1, tuple(key), tuple(place), (*value[:5], asked and tuple(asked))))
+            self._facts.append((*place, *key, *value[:5], *(value[5] or ())))
         else:
-            self._facts.append((2, (), (), pickle.dumps(fact)))
+            self._facts.append((pickle.dumps(fact),))
         if len(self._facts) >= _FACTS_AT_ONCE:
             self._send()
 
@@ -207,16 +209,19 @@ class _RecordJudge(Judge):
 
 def judge_facts(source: IO[bytes], to: IO[bytes]) -> None:
     """Judges the facts that `_RecordJudge` sent: the work of the other process."""
-    facts, place_of, new = Judge(), partial(tuple.__new__, Place), tuple.__new__
+    facts, new = Judge(), tuple.__new__
+    judge_fact = facts.fact
     while size := source.read(_SIZE_BYTES):
-        for kind, key, place, value in marshal.loads(source.read(int.from_bytes(size, "big"))):
-            if kind == 0:
-                facts.fact(new(Fact, (key, place_of(place), new(Sent, value))))
-            elif kind == 1:
-                asked = value[5] and place_of(value[5])
-                facts.fact(new(Fact, (key, place_of(place), new(Acked, (*value[:5], asked)))))
+        for values in marshal.loads(source.read(int.from_bytes(size, "big"))):
+            count = len(values)
+            if count == _SENT_VALUES:
+                fact = new(Fact, (values[5:7], new(Place, values[:5]), new(Sent, values[7:])))
+            elif count > 1:
+                asked = new(Place, values[12:]) if count > _ACKED_VALUES else None
+                fact = new(Fact, (values[5:7], new(Place, values[:5]), new(Acked, (*values[7:12], asked))))
             else:
-                facts.fact(pickle.loads(value))
+                fact = pickle.loads(values[0])
+            judge_fact(fact)
     pickle.dump(facts.end(), to)
 
 

@@ -134,14 +134,13 @@ class Judge:
 
     def _take(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
-            kind = type(finding)
-            if kind is Fact:
-                fold = self._folds.get(finding[0])  # type: ignore[call-overload]  # the key
+            if isinstance(finding, Fact):
+                fold = self._folds.get(finding[0])
                 if fold is None:
-                    self.fact(finding)  # type: ignore[arg-type]
+                    self.fact(finding)
                 elif more := fold.see(finding):
                     self._take(more)
-            elif kind is Broken:
+            elif isinstance(finding, Broken):
                 self._broken.append(finding)
             else:
                 self._unknown[finding.rule, finding.why] += finding.times
