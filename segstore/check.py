@@ -6,8 +6,9 @@
 Files may be traces of any form, compressed or not, or histories of JSON lines (`segstore.wire.history.lines`). The
 records of all traces are judged together, in the order of their times; each history is judged by itself.
 
-Invariant: parts that cannot be read are listed, and the rest is judged. `reduced` reduces a history to the fewest
-exchanges that still break a rule.
+Invariants: parts that cannot be read are listed, and the rest is judged. Two processes, which judge large traces, give
+the verdicts of one: facts reach the second in the order in which the first makes them. `reduced` reduces a history to
+the fewest exchanges that still break a rule.
 """
 
 from __future__ import annotations
@@ -22,15 +23,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from itertools import count, repeat
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree
 
-from segstore.wire.history import RULES, Broken, Fact, Judge, Place, Verdicts, judge, read_history
-from segstore.wire.history.facts import Acked, Sent
+from segstore.wire.history import RULES, Acked, Broken, Fact, Judge, Place, Sent, Verdicts, judge, read_history
 from segstore.wire.printable import printable
 from segstore.wire.trace import Record
 
@@ -155,7 +155,8 @@ def _judged(traces: Sequence[str], skipped: list[str]) -> Verdicts:
 
     pieces = plan(find_traces(traces), sys.maxsize)
     records = _in_order(pieces, skipped)
-    if sum(piece.size for piece in pieces) < LARGE_BYTES or getattr(sys, "frozen", False):  # no Python to start
+    is_alone = getattr(sys, "frozen", False) or not sys.executable  # no Python to start
+    if is_alone or sum(piece.size for piece in pieces) < LARGE_BYTES:
         return judge(records)
     command = [sys.executable, "-c", _JUDGE_FACTS, *sys.path]
     pipe = subprocess.PIPE
@@ -172,11 +173,17 @@ def _judged(traces: Sequence[str], skipped: list[str]) -> Verdicts:
             return whole.joined(pickle.load(other.stdout))
         except BaseException:
             other.kill()
+            with suppress(BrokenPipeError):
+                other.stdin.close()
             raise
 
 
 class _RecordJudge(Judge):
-    """Judges records, and sends their facts to the other process."""
+    """Judges records, and sends their facts to the other process.
+
+    A fact of an append or acknowledgement is one flat tuple of the values of its place, key and value, which `marshal`
+    writes several times faster than `pickle`; any other fact is pickled.
+    """
 
     def __init__(self, pipe: IO[bytes]) -> None:
         super().__init__()

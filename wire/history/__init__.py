@@ -3,7 +3,7 @@
 Sans I/O. Rules are folds over the facts of one key; see `segstore.wire.history.judge`.
 """
 
-from segstore.wire.history.facts import Broken, Fact, Finding, Key, Open, Place
+from segstore.wire.history.facts import Acked, Broken, Fact, Finding, Key, Open, Place, Sent
 from segstore.wire.history.judge import FOLDS, Judge, Verdicts, first_fold, first_key, in_order, judge, placed
 from segstore.wire.history.lines import OPERATIONS, HistoryError, read_history
 from segstore.wire.history.rules import RULES, HistoryRule
@@ -12,6 +12,7 @@ __all__ = [
     "FOLDS",
     "OPERATIONS",
     "RULES",
+    "Acked",
     "Broken",
     "Fact",
     "Finding",
@@ -21,6 +22,7 @@ __all__ = [
     "Key",
     "Open",
     "Place",
+    "Sent",
     "Verdicts",
     "first_fold",
     "first_key",

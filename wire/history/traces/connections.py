@@ -58,7 +58,11 @@ _REQUEST: Final = Direction.REQUEST
 
 
 class _Writer:
-    """A writer that was set up on this connection. name: its id as text. key: of its segment's facts."""
+    """A writer that was set up on this connection.
+
+    id, name: its id as bytes and as text. key: of its segment's facts. has_group: whether the segment may hold the
+    state of a reader group.
+    """
 
     __slots__ = ("has_group", "id", "key", "name", "segment")
 
