@@ -47,7 +47,7 @@ ROUNDS: Final = 3
 START_NS: Final = 1_760_000_000_000_000_000
 TOKEN: Final = "eyJhbGciOiJIUzUxMiJ9." + "c2VnbWVudHN0b3Jl" * 6 + ".c2ln"
 
-PLAIN, BY_COLUMN, SPARK = "one by one", "by column", "Spark, local[2]"
+PLAIN, BY_COLUMN, JUDGED, SPARK = "one by one", "by column", "and judging", "Spark, local[2]"
 """The number of exchanges and of broken rules."""
 
 
@@ -62,13 +62,17 @@ def run(effort: Effort) -> Report:
         decoded = _decoding(part, effort)
         name = "decoding by column, of one by one, in one process"
         report.add(name, decoded.ratio(PLAIN, BY_COLUMN), 5, at_most=False)
+        name = "judging by all rules: time, of decoding one by one"
+        report.add(name, decoded.ratio(JUDGED, PLAIN), 2, at_most=True)
         count = write_traffic(Path(trace), megabytes * 1_000_000, writers=200, connections=40)
         spark = session("local[2]", app="bench", conf={"spark.log.level": "ERROR", "spark.driver.memory": "2g"})
         try:
             analysed = _analysis(spark, trace, ROUNDS if effort.is_full else 1)
         finally:
             spark.stop()
-    rows = [(f"decoding {way}", f"{part_count / decoded.median(way):,.0f}", "CPU") for way in (PLAIN, BY_COLUMN)]
+    rows = [
+        (f"decoding {way}", f"{part_count / decoded.median(way):,.0f}", "CPU") for way in (PLAIN, BY_COLUMN, JUDGED)
+    ]
     rows += [(f"analysis, {way}", f"{count / analysed.median(way):,.0f}", "clock") for way in (PLAIN, SPARK)]
     ratio = analysed.ratio(SPARK, PLAIN)
     report.add(f"analysis of {megabytes} MB: time on Spark in local[2], of one process", ratio, 0.6, at_most=True)
@@ -78,11 +82,13 @@ def run(effort: Effort) -> Report:
 
 
 def _decoding(trace: str, effort: Effort) -> Times:
+    from segstore.check import records_of
     from segstore.pipeline.trace.batches import BatchMaker
     from segstore.pipeline.trace.columns import select
     from segstore.pipeline.trace.files import plan
     from segstore.pipeline.trace.reading import read_piece
     from segstore.pipeline.trace.rows import RowMaker
+    from segstore.wire.history import judge
 
     pieces = plan([trace])
 
@@ -96,7 +102,12 @@ def _decoding(trace: str, effort: Effort) -> Times:
 
     clock = time.process_time
     by_column()
-    contenders = {PLAIN: partial(_timed, plain, clock), BY_COLUMN: partial(_timed, by_column, clock)}
+    work: dict[str, Callable[[], object]] = {
+        PLAIN: plain,
+        BY_COLUMN: by_column,
+        JUDGED: lambda: judge(records_of([trace], [], set())),
+    }
+    contenders = {name: partial(_timed, run, clock) for name, run in work.items()}
     return take_turns(contenders, max(2, effort.rounds // 2))
 
 
@@ -137,7 +148,7 @@ def _drain(items: Iterator[object]) -> None:
     deque(items, maxlen=0)
 
 
-def _timed(work: Callable[[], None], clock: Callable[[], float]) -> float:
+def _timed(work: Callable[[], object], clock: Callable[[], float]) -> float:
     start = clock()
     work()
     return clock() - start

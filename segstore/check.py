@@ -6,8 +6,9 @@
 Files may be traces of any form, compressed or not, or histories of JSON lines (`segstore.wire.history.lines`). The
 records of all traces are judged together, in the order of their times; each history is judged by itself.
 
-Invariant: parts that cannot be read are listed, and the rest is judged. `reduced` reduces a history to the fewest
-exchanges that still break a rule.
+Invariants: parts that cannot be read are listed, and the rest is judged. Two processes, which judge large traces, give
+the verdicts of one: facts reach the second in the order in which the first makes them. `reduced` reduces a history to
+the fewest exchanges that still break a rule.
 """
 
 from __future__ import annotations
@@ -15,16 +16,21 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
+import marshal
+import pickle
 import shlex
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from functools import partial
+from itertools import count, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree
 
-from segstore.wire.history import RULES, UNREAD, Broken, Judge, Place, Verdicts, judge, read_history
+from segstore.wire.history import RULES, UNREAD, Acked, Broken, Fact, Judge, Place, Sent, Verdicts, judge, read_history
 from segstore.wire.printable import printable
 from segstore.wire.trace import Record
 
@@ -34,6 +40,18 @@ if TYPE_CHECKING:
 Placed = tuple[Place, Record]
 
 _HISTORY_STARTS: Final = (b'"invoke"', b'"ok"', b'"fail"', b'"info"')
+LARGE_BYTES: Final = 200_000_000
+"""Traces from this size on are judged in two processes: one follows connections, the other segments and other keys."""
+_FACTS_AT_ONCE: Final = 1024
+_SENT_VALUES: Final = 7 + len(Sent._fields)
+_ACKED_VALUES: Final = 7 + len(Acked._fields) - 1
+"""With the values of a place and a key. The place of the acknowledged append follows, if it is known."""
+_JUDGE_FACTS: Final = """import sys
+sys.path[:] = sys.argv[1:]
+from segstore.check import judge_facts
+judge_facts(sys.stdin.buffer, sys.stdout.buffer)
+"""
+_SIZE_BYTES: Final = 8
 _LINE_BYTES: Final = 64 * 1024
 _MOST_REDUCED: Final = 20_000
 """Histories with more records are not reduced."""
@@ -123,7 +141,7 @@ def check(paths: Sequence[str | Path]) -> Report:
     whole = Verdicts([], Counter(), 0)
     if traces := [name for name in names if name not in histories]:
         damaged: set[str] = set()
-        whole = _known(judge(records_of(traces, skipped, damaged)), damaged)
+        whole = _known(_judged(traces, skipped, damaged), damaged)
     for name in histories:
         verdicts = check_history(name)
         whole = Verdicts(
@@ -138,6 +156,89 @@ def _known(verdicts: Verdicts, damaged: Collection[str]) -> Verdicts:
     doubtful = (verdict.rule for verdict in verdicts.broken if verdict.places[-1].file in damaged)
     unknown = verdicts.unknown + Counter((rule, UNREAD) for rule in doubtful)
     return Verdicts(broken, unknown, verdicts.records)
+
+
+def _judged(traces: Sequence[str], skipped: list[str], damaged: set[str]) -> Verdicts:
+    """Judges traces: large ones in two processes."""
+    from segstore.pipeline.trace.files import find_traces, plan
+
+    pieces = plan(find_traces(traces), sys.maxsize)
+    records = _in_order(pieces, skipped, damaged)
+    is_alone = getattr(sys, "frozen", False) or not sys.executable  # no Python to start
+    if is_alone or sum(piece.size for piece in pieces) < LARGE_BYTES:
+        return judge(records)
+    command = [sys.executable, "-c", _JUDGE_FACTS, *sys.path]
+    pipe = subprocess.PIPE
+    # A session of its own, so that an interrupt of the terminal ends it only through this process.
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as other:
+        assert other.stdin is not None, "it is a pipe"
+        assert other.stdout is not None, "it is a pipe"
+        try:
+            first = _RecordJudge(other.stdin)
+            for place, record in records:
+                first.see(place, record)
+            whole = first.end()
+            other.stdin.close()
+            return whole.joined(pickle.load(other.stdout))
+        except BaseException:
+            other.kill()
+            with suppress(BrokenPipeError):
+                other.stdin.close()
+            raise
+
+
+class _RecordJudge(Judge):
+    """Judges records, and sends their facts to the other process.
+
+    A fact of an append or acknowledgement is one flat tuple of the values of its place, key and value, which `marshal`
+    writes several times faster than `pickle`; any other fact is pickled.
+    """
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        super().__init__()
+        self._pipe = pipe
+        self._facts: list[tuple[Any, ...]] = []
+
+    def fact(self, fact: Fact) -> None:
+        key, place, value = fact
+        kind = type(value)
+        if kind is Sent:
+            self._facts.append((*place, *key, *value))
+        elif kind is Acked:
+            self._facts.append((*place, *key, *value[:5], *(value[5] or ())))
+        else:
+            self._facts.append((pickle.dumps(fact),))
+        if len(self._facts) >= _FACTS_AT_ONCE:
+            self._send()
+
+    def end(self) -> Verdicts:
+        verdicts = super().end()
+        self._send()
+        return verdicts
+
+    def _send(self) -> None:
+        batch = marshal.dumps(self._facts)
+        self._pipe.write(len(batch).to_bytes(_SIZE_BYTES, "big"))
+        self._pipe.write(batch)
+        self._facts = []
+
+
+def judge_facts(source: IO[bytes], to: IO[bytes]) -> None:
+    """Judges the facts that `_RecordJudge` sent: the work of the other process."""
+    facts, new = Judge(), tuple.__new__
+    judge_fact = facts.fact
+    while size := source.read(_SIZE_BYTES):
+        for values in marshal.loads(source.read(int.from_bytes(size, "big"))):
+            count = len(values)
+            if count == _SENT_VALUES:
+                fact = new(Fact, (values[5:7], new(Place, values[:5]), new(Sent, values[7:])))
+            elif count > 1:
+                asked = new(Place, values[12:]) if count > _ACKED_VALUES else None
+                fact = new(Fact, (values[5:7], new(Place, values[:5]), new(Acked, (*values[7:12], asked))))
+            else:
+                fact = pickle.loads(values[0])
+            judge_fact(fact)
+    pickle.dump(facts.end(), to)
 
 
 def check_history(path: str) -> Verdicts:
@@ -167,8 +268,12 @@ def records_of(paths: Iterable[str], skipped: list[str], damaged: set[str]) -> I
     """
     from segstore.pipeline.trace.files import find_traces, plan
 
-    pieces = plan(find_traces(paths), sys.maxsize)
-    return heapq.merge(*(_of_piece(piece, skipped, damaged) for piece in pieces), key=_time)
+    return _in_order(plan(find_traces(paths), sys.maxsize), skipped, damaged)
+
+
+def _in_order(pieces: Iterable[FileRange], skipped: list[str], damaged: set[str]) -> Iterator[Placed]:
+    traces = [_of_piece(piece, skipped, damaged) for piece in pieces]
+    return traces[0] if len(traces) == 1 else heapq.merge(*traces, key=_time)
 
 
 def _time(placed: Placed) -> int:
@@ -194,8 +299,14 @@ def _located(
                 first_skip = min(first_skip, chunk.offset)
                 continue
             last = max(last, chunk.block)
-            for block, number, record in chunk:
-                yield Place(piece.path, block, number, record[1], record[0]), record
+            columns = chunk.columns
+            if columns is None:
+                for block, number, record in chunk.located:
+                    yield Place(piece.path, block, number, record[1], record[0]), record
+                continue
+            blocks = repeat(chunk.block) if chunk.packets is None else chunk.packets
+            values = zip(repeat(piece.path), blocks, count(), columns.connection.tolist(), columns.ts_ns.tolist())
+            yield from zip(map(partial(tuple.__new__, Place), values), columns, strict=True)
     if first_skip < last:
         damaged.add(piece.path)
 

@@ -67,6 +67,14 @@ def test_behind_a_part_that_cannot_be_read_nothing_is_certain(tmp_path: Path) ->
     assert run(path)[0] == 1
 
 
+def test_large_traces_are_judged_in_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = sorted(FIXTURES.glob("*.jsonl"))
+    report = check(traces)
+    monkeypatch.setattr("segstore.check.LARGE_BYTES", 0)
+    assert check(traces) == report
+    assert report.verdicts.records
+
+
 def test_correct_traces_have_no_verdict() -> None:
     report = check([FIXTURES])
     assert not report.broken, report.text()

@@ -183,7 +183,10 @@ class Requests(Generic[T]):
             self._others.setdefault(key, deque()).append((key, number, value))
         else:
             number, writer = getattr(request, name), request.writer_id.bytes  # type: ignore[union-attr]  # all have one
-            self._appends.setdefault(writer, deque()).append((key, number, value))
+            queue = self._appends.get(writer)
+            if queue is None:
+                queue = self._appends[writer] = deque()
+            queue.append((key, number, value))
         return room
 
     def add_appends(self, writer: bytes, appends: list[tuple[int, int]], value: T) -> None:
@@ -231,10 +234,15 @@ class Requests(Generic[T]):
     def acknowledged(self, writer: bytes, number: int) -> list[T]:
         """Removes and returns the values of a writer's appends up to an event number, oldest first."""
         answered: list[T] = []
-        queue = self._appends.get(writer, ())
+        queue = self._appends.get(writer)
+        if queue is None:
+            return answered
         while queue and queue[0][1] <= number:
-            answered.append(self._take(self._appends, writer))
-        if queue and type(several := queue[0][0]) is list:
+            answered.append(queue.popleft()[2])
+        self._count -= len(answered)
+        if not queue:
+            del self._appends[writer]
+        elif type(several := queue[0][0]) is list:
             del several[: bisect_right(several, number, key=itemgetter(0))]
         return answered
 

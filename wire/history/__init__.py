@@ -3,7 +3,7 @@
 Sans I/O. Rules are folds over the facts of one key; see `segstore.wire.history.judge`.
 """
 
-from segstore.wire.history.facts import Broken, Fact, Finding, Key, Open, Place
+from segstore.wire.history.facts import Acked, Broken, Fact, Finding, Key, Open, Place, Sent
 from segstore.wire.history.judge import FOLDS, UNREAD, Judge, Verdicts, first_fold, first_key, in_order, judge, placed
 from segstore.wire.history.lines import OPERATIONS, HistoryError, read_history
 from segstore.wire.history.rules import RULES, HistoryRule
@@ -13,6 +13,7 @@ __all__ = [
     "OPERATIONS",
     "RULES",
     "UNREAD",
+    "Acked",
     "Broken",
     "Fact",
     "Finding",
@@ -22,6 +23,7 @@ __all__ = [
     "Key",
     "Open",
     "Place",
+    "Sent",
     "Verdicts",
     "first_fold",
     "first_key",

@@ -79,6 +79,11 @@ class Verdicts(NamedTuple):
                 rules.setdefault(place.record, {})[verdict.rule] = None
         return {number: tuple(named) for number, named in rules.items()}
 
+    def joined(self, other: Verdicts) -> Verdicts:
+        """Returns the verdicts of both, in the order of their last records."""
+        broken = sorted((*self.broken, *other.broken), key=_last_place)
+        return Verdicts(broken, self.unknown + other.unknown, self.records + other.records)
+
 
 def first_key(place: Place, record: Record) -> Key:
     """Returns the key of a record: its connection, or the controller calls of its file."""
@@ -112,7 +117,7 @@ class Judge:
     def see(self, place: Place, record: Record) -> None:
         """Takes the next record of a trace."""
         self._records += 1
-        whose = place.file, place.connection
+        whose = place[0], place[3]
         fold = self._first.get(whose)
         if fold is None:
             fold = self._first[whose] = first_fold(first_key(place, record))
@@ -122,9 +127,11 @@ class Judge:
 
     def fact(self, fact: Fact) -> None:
         """Takes the next fact, for histories that are no traces."""
-        fold = self._folds.get(fact.key)
+        key = fact[0]
+        fold = self._folds.get(key)
         if fold is None:
-            fold = self._folds[fact.key] = FOLDS[fact.key.kind](fact.key)
+            key = Key(*key)
+            fold = self._folds[key] = FOLDS[key.kind](key)
         findings = fold.see(fact)
         if findings:
             self._take(findings)
@@ -141,7 +148,11 @@ class Judge:
     def _take(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
             if isinstance(finding, Fact):
-                self.fact(finding)
+                fold = self._folds.get(finding[0])
+                if fold is None:
+                    self.fact(finding)
+                elif more := fold.see(finding):
+                    self._take(more)
             elif isinstance(finding, Broken):
                 self._broken.append(finding)
             else:

@@ -35,7 +35,7 @@ import struct
 import sys
 import zlib
 from array import array
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segstore.wire.errors import WireError
@@ -202,12 +202,12 @@ class Columns:
         return Record(self.ts_ns[at], self.connection[at], direction, kind, data)
 
     def __iter__(self) -> Iterator[Record]:
-        data, start = bytes(self.data), 0
-        directions, kinds = tuple(Direction), tuple(RecordKind)
-        columns = (self.ts_ns.tolist(), self.connection.tolist(), self.end.tolist(), self.direction, self.kind)
-        for ts_ns, connection, end, direction, kind in zip(*columns, strict=True):
-            yield Record(ts_ns, connection, directions[direction], kinds[kind], data[start:end])
-            start = end
+        ends = self.end.tolist()
+        data = map(bytes(self.data).__getitem__, map(slice, (0, *ends), ends))
+        directions = map(tuple(Direction).__getitem__, self.direction)
+        kinds = map(tuple(RecordKind).__getitem__, self.kind)
+        values = zip(self.ts_ns.tolist(), self.connection.tolist(), directions, kinds, data, strict=True)
+        return map(partial(tuple.__new__, Record), values)  # a third of the time of calls of `Record`
 
 
 def _converted(column: Buffer) -> memoryview:

@@ -22,6 +22,9 @@ from segstore.wire.history.facts import Place
 MOST_EVENT_BYTES: Final = 1 << 28
 """A longer event counts as bytes that are no event."""
 _MOST_RESTS: Final = 16
+_RECORD_BITS: Final = 40
+"""Bits of the number of a record."""
+_RECORD_MASK: Final = (1 << _RECORD_BITS) - 1
 _header: Final = Struct(">ii")
 
 
@@ -63,29 +66,30 @@ def _split(data: bytes, base: int, offsets: list[int], hashes: list[int]) -> tup
 
 
 class PlaceList:
-    """Places in 32 bytes each."""
+    """Places in 24 bytes each."""
 
     def __init__(self) -> None:
-        self._file: str | None = None
-        self._files: list[str] = []
-        self._firsts: list[int] = []
-        """The index of the first place of each file."""
-        self._numbers = array("q")
+        self._sources: dict[tuple[str, int], int] = {}
+        """File and connection → their index in `_names`."""
+        self._names: list[tuple[str, int]] = []
+        self._times, self._blocks, self._records = array("q"), array("q"), array("q")
 
     def add(self, place: Place) -> int:
         """Adds a place; returns its index."""
-        numbers = self._numbers
-        index = len(numbers) >> 2
-        if place[0] != self._file:
-            self._file = place[0]
-            self._files.append(place[0])
-            self._firsts.append(index)
-        numbers.extend(place[1:])
-        return index
+        file, block, record, connection, time_ns = place
+        source = self._sources.get((file, connection))
+        if source is None:
+            source = self._sources[file, connection] = len(self._names)
+            self._names.append((file, connection))
+        self._times.append(time_ns)
+        self._blocks.append(block)
+        self._records.append(source << _RECORD_BITS | record)
+        return len(self._times) - 1
 
     def __getitem__(self, index: int) -> Place:
-        file = self._files[bisect_right(self._firsts, index) - 1]
-        return Place(file, *self._numbers[index * 4 : index * 4 + 4])
+        number = self._records[index]
+        file, connection = self._names[number >> _RECORD_BITS]
+        return Place(file, self._blocks[index], number & _RECORD_MASK, connection, self._times[index])
 
 
 class ReadSpan:

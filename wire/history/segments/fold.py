@@ -53,22 +53,22 @@ class SegmentFold:
 
     def see(self, fact: Fact) -> Iterable[Broken | Open]:
         """Takes the next fact."""
-        value = fact.value
+        _, place, value = fact
         kind = type(value)
         if kind is Sent:
-            return self._sent(fact.place, value)
+            return self._sent(place, value)
         if kind is Acked:
-            return self._acked(fact.place, value)
+            return self._acked(place, value)
         if kind is Read:
-            return self._read(fact.place, value)
+            return self._read(place, value)
         if kind is Transaction:
             name = f"{self.key.name}#transaction.{value.name.replace('-', '').lower()}"
-            self._segment(name).steps.append((value.what, value.asked, fact.place, value.writer))
+            self._segment(name).steps.append((value.what, value.asked, place, value.writer))
             return _NOTHING
         if kind is SetUp:
-            return self._set_up(fact.place, value)
+            return self._set_up(place, value)
         if kind is Changed:
-            return self._changed(fact.place, value)
+            return self._changed(place, value)
         if kind is Refused:
             self._segment(value.segment).writer(value.writer).refused.add(value.number)
         elif kind is Lost:
@@ -151,8 +151,8 @@ class SegmentFold:
         return broken
 
     def _acked(self, place: Place, acked: Acked) -> Findings:
-        _, writer_name, number, length, store, asked = acked
-        segment = self._segments.get(acked.segment) or self._segment(acked.segment)
+        name, writer_name, number, length, store, asked = acked
+        segment = self._segments.get(name) or self._segment(name)
         writer = segment.writers.get(writer_name) or segment.writer(writer_name)
         link = writer.links.get((place[0], place[3])) or writer.link(place)
         broken: list[Broken] = []
@@ -172,8 +172,9 @@ class SegmentFold:
             writer.latest = link, asked, place
         if length >= 0:
             broken += self._length(segment, writer, link, place, acked)
-        if not writer.acked or number > writer.acked[-1]:
-            writer.acked.append(number)
+        confirmed = writer.acked
+        if not confirmed or number > confirmed[-1]:
+            confirmed.append(number)
             writer.lengths.append(length)
             writer.acks.append(self._places.add(place))
             writer.stores.append(segment.store(store))
@@ -196,9 +197,10 @@ class SegmentFold:
 
     def _length(self, segment: SegmentState, writer: Written, link: Link, place: Place, acked: Acked) -> Findings:
         """Judges the length that an acknowledgement names: that of the segment after the last append it covers."""
-        length, index = acked.length, writer.append_of(acked.number)
+        _, _, number, length, store, asked = acked
+        index = writer.append_of(number)
         low, broken = link.length, []
-        if index >= 0 and acked.asked is not None:
+        if index >= 0 and asked is not None:
             if writer.lows[index] > low:
                 low = writer.lows[index]
             expected = writer.expected.get(index) if writer.expected else None
@@ -206,11 +208,11 @@ class SegmentFold:
                 start = length - writer.sizes[index]
                 text = f"a conditional append names offset {expected}, and is stored at {start}"
                 broken.append(
-                    self._broken("false-conditional-append", text, acked.asked, place, expected=expected, actual=start)
+                    self._broken("false-conditional-append", text, asked, place, expected=expected, actual=start)
                 )
         if length < low:
-            if acked.store and segment.length_store and acked.store != segment.length_store:
-                text = f"{acked.store} acknowledges length {length}, but {segment.length_store} had acknowledged {low}"
+            if store and segment.length_store and store != segment.length_store:
+                text = f"{store} acknowledges length {length}, but {segment.length_store} had acknowledged {low}"
                 broken.append(
                     self._broken("two-owners", text, segment.length_place, place, expected=low, actual=length)
                 )
@@ -225,8 +227,8 @@ class SegmentFold:
             )
         if length > link.length:
             link.length = length
-        segment.grow(length, place, acked.store)
-        return broken
+        segment.grow(length, place, store)
+        return broken or _NOTHING
 
     def _shrinks(self, segment: SegmentState, low: int, length: int, place: Place) -> Broken:
         text = f"{segment.name} was {low} bytes long, and is {length} bytes long later"

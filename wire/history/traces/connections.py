@@ -10,7 +10,8 @@ Memory holds the requests that wait, and the connection's writers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+from uuid import UUID
 
 from segstore.wire.blocks import frame_header
 from segstore.wire.codec import decode
@@ -51,14 +52,24 @@ _UNANSWERED: Final = {**UNANSWERED_SEGMENTS, **UNANSWERED_REGISTERS}
 _PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
 _HEADER_BYTES: Final = 8
 UNRECORDED: Final = "the recording began after the set-up of the writer"
+_FRAME: Final = RecordKind.FRAME
+_REQUEST: Final = Direction.REQUEST
 
 
-class _Writer(NamedTuple):
-    """A writer whose set-up was requested on this connection. name: its id as text. key: of its segment's facts."""
+class _Writer:
+    """A writer whose set-up was requested on this connection.
 
-    segment: str
-    name: str
-    key: Key
+    id, name: its id as bytes and as text. key: of its segment's facts. has_group: whether the segment may hold the
+    state of a reader group.
+    """
+
+    __slots__ = ("has_group", "id", "key", "name", "segment")
+
+    def __init__(self, segment: str, writer_id: UUID) -> None:
+        self.segment = segment
+        self.id, self.name = writer_id.bytes, str(writer_id)
+        self.key = segment_key(segment)
+        self.has_group = OF_GROUPS in segment
 
 
 class ConnectionFold:
@@ -73,24 +84,25 @@ class ConnectionFold:
     def _start(self, *, is_whole: bool, store: str) -> None:
         self._check = ProtocolCheck(self.key, is_whole=is_whole)
         self._requests: Requests[Waiting] = Requests()
-        self._writers: dict[Any, _Writer] = {}
+        self._writers: dict[int, _Writer] = {}
         self._block: AppendBlock | None = None
         self._store = store
         self._unrecorded = 0
 
     def see(self, place: Place, record: Record) -> Iterable[Finding]:
         """Takes the next record; returns facts and broken rules."""
-        if record.kind is RecordKind.FRAME:
+        _, _, direction, kind, data = record
+        if kind is _FRAME:
             try:
-                command = decode(record.data, unknown="keep")
+                command = decode(data, unknown="keep")
             except WireError as error:
                 return self._check.undecodable(place, record, error)
-            return (self._request if record.direction is Direction.REQUEST else self._reply)(place, command)
-        if record.kind is RecordKind.OPEN:
+            return self._request(place, command) if direction is _REQUEST else self._reply(place, command)
+        if kind is RecordKind.OPEN:
             before = list(self.end())  # the number is used for a new connection
             self._start(is_whole=True, store=str((unpack_data(record.data) or {}).get("store", "")))
             return before
-        if record.kind is RecordKind.BYTES:
+        if kind is RecordKind.BYTES:
             return self._check.loose_bytes(place, record)
         self._check.closed()
         return ()
@@ -106,41 +118,48 @@ class ConnectionFold:
             yield Open("lost-write", self.key, UNRECORDED, self._unrecorded)
             self._unrecorded = 0
 
-    def _request(self, place: Place, command: Command) -> Sequence[Finding]:
-        findings: list[Finding] = self._check.request(place, command)
-        if type(command) is AppendBlock:
+    def _request(self, place: Place, command: Any) -> Sequence[Finding]:
+        findings = self._check.request(place, command)
+        kind = type(command)
+        if kind is AppendBlock:
             self._block = command
             return findings
-        if type(command) in _APPENDS:
-            block, self._block = self._block, None
-            writer = self._writers.get(command.writer_id)  # type: ignore[attr-defined]  # appends have one
-            if writer is None:
-                self._unrecorded += 1
-            else:
-                findings.append(Fact(writer.key, place, _sent(writer, command, block)))
-        elif type(command) is SetupAppend:  # appends may follow before it is answered
-            self._writers[command.writer_id] = _Writer(
-                command.segment, str(command.writer_id), segment_key(command.segment)
-            )
-        self._requests.add(command, Waiting(command, place))
-        return findings
+        waiting = Waiting(command, place)
+        if kind not in _APPENDS:
+            if kind is SetupAppend:  # appends may follow before it is answered
+                self._writers[command.writer_id.int] = _Writer(command.segment, command.writer_id)
+            self._requests.add(command, waiting)
+            return findings
+        block, self._block = self._block, None
+        writer = self._writers.get(command.writer_id.int)
+        if writer is None:
+            self._requests.add(command, waiting)
+            self._unrecorded += 1
+            return findings
+        sent = _sent(writer, command, block)
+        self._requests.add_appends(writer.id, [(sent[2], command.request_id)], waiting)
+        fact = Fact(writer.key, place, sent)
+        return (*findings, fact) if findings else (fact,)
 
     def _reply(self, place: Place, command: Command) -> Sequence[Finding]:
-        answered = self._requests.answered(command)
-        findings: list[Finding] = self._check.reply(place, command, answered)
         if type(command) is DataAppended:
-            writer = self._writers.get(command.writer_id)
+            writer = self._writers.get(command.writer_id.int)
+            writer_id = command.writer_id.bytes if writer is None else writer.id
+            answered = self._requests.acknowledged(writer_id, command.event_number)
+            findings = self._check.reply(place, command, answered)
             if writer is not None:
                 asked = answered[-1].place if answered else None
                 length = command.current_segment_write_offset
                 acked = Acked(writer.segment, writer.name, command.event_number, length, self._store, asked)
-                findings.append(Fact(writer.key, place, acked))
-                if OF_GROUPS in writer.segment:
-                    for append in answered:
-                        findings += assignments(place, writer.segment, append)
-        elif answered:
-            findings += self._answered(place, answered[-1], command)
-        return findings
+                fact = Fact(writer.key, place, acked)
+                if not writer.has_group:
+                    return (*findings, fact) if findings else (fact,)
+                steps = (step for append in answered for step in assignments(place, writer.segment, append))
+                return (*findings, fact, *steps)
+            return findings
+        answered = self._requests.answered(command)
+        findings = self._check.reply(place, command, answered)
+        return (*findings, *self._answered(place, answered[-1], command)) if answered else findings
 
     def _answered(self, place: Place, request: Waiting, reply: Command) -> Iterable[Finding]:
         if isinstance(reply, AppendSetup):
@@ -148,19 +167,19 @@ class ConnectionFold:
             return [Fact(segment_key(reply.segment), place, set_up)]
         append = request.command
         if type(append) in _APPENDS:
-            writer = self._writers.get(append.writer_id)
-            if writer is None:
+            appender = self._writers.get(append.writer_id.int)
+            if appender is None:
                 return ()
             number = append.last_event_number if isinstance(append, AppendBlockEnd) else append.event_number
-            return [Fact(writer.key, place, Refused(writer.segment, writer.name, number, reply.type_name))]
+            return [Fact(appender.key, place, Refused(appender.segment, appender.name, number, reply.type_name))]
         make = _ANSWERED.get(type(append))
         return () if make is None else make(place, request, reply)
 
 
 def _sent(writer: _Writer, command: Any, block: AppendBlock | None) -> Sent:
     segment, name = writer.segment, writer.name
-    if isinstance(command, AppendBlockEnd):
-        data = _data_of(command, block if block is not None and block.writer_id == command.writer_id else None)
+    if type(command) is AppendBlockEnd:
+        data = _data_of(command, block if block is not None and block.writer_id.int == command.writer_id.int else None)
         return Sent(segment, name, command.last_event_number, command.num_events, data)
     if isinstance(command, ConditionalAppend):
         data = frame_header(len(command.event.data)) + command.event.data
@@ -173,6 +192,8 @@ def _data_of(end: AppendBlockEnd, block: AppendBlock | None) -> bytes | None:
     """Returns the bytes of an append block: whole events, and the event that crosses its end; None without a block."""
     if block is None:
         return bytes(end.data) if len(end.data) == end.size_of_whole_events else None
+    if end.size_of_whole_events == len(block.data):  # nearly always
+        return bytes(block.data)
     whole = bytes(block.data[: end.size_of_whole_events])
     rest = block.data[end.size_of_whole_events :]
     if rest[:4] != _PARTIAL:

@@ -51,6 +51,7 @@ _TO_STORE: Final = (
     frozenset(kind for kind in COMMANDS.values() if kind.type_name in ANSWERS) | {AppendBlock}
 ) - _BOTH_WAYS
 _TO_CLIENT: Final = frozenset(kind for kind in COMMANDS.values() if kind.is_reply) - _BOTH_WAYS
+_ANSWERED: Final = frozenset(kind for kind in COMMANDS.values() if kind.type_name in ANSWERS)
 _PADDING: Final = (-1).to_bytes(4, "big", signed=True)
 _PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
 
@@ -121,7 +122,7 @@ class ProtocolCheck:
         self._broken("decodes", place, str(error))
         return self._take()
 
-    def request(self, place: Place, command: Any) -> list[Finding]:
+    def request(self, place: Place, command: Any) -> Sequence[Finding]:
         """Takes a frame from the client.
 
         Of the commands of `APPENDING`, a set-up starts a writer, a block and an append need a writer, and an append may
@@ -139,22 +140,22 @@ class ProtocolCheck:
             if kind is SetupAppend:
                 self._set_up(place, command)
             elif kind is not Padding:
-                writer = self._writer(command.writer_id)
+                writer = self._writers.get(command.writer_id.int) or self._writer(command.writer_id)
                 if self._is_whole and not writer.set_up:
                     self._broken("writer-unknown", place, f"writer {command.writer_id} appends without a set-up")
                 if kind is not AppendBlock:
                     self._append(place, command, writer, block)
-        if command.type_name in ANSWERS:
+        if kind in _ANSWERED:
             self._wait(place, command)
-        return self._take()
+        return self._take() if self._found else ()
 
-    def reply(self, place: Place, command: Any, answered: Sequence[Waiting]) -> list[Finding]:
+    def reply(self, place: Place, command: Any, answered: Sequence[Waiting]) -> Sequence[Finding]:
         """Takes a frame from the store. answered: the requests that it answers, oldest first."""
         kind = type(command)
         if self._silent or self._is_closed or kind not in _TO_CLIENT:
             self._frame(place, Direction.REPLY, kind, command.code)
         if command.is_reply:
-            key = answer_key(command)
+            key = command.request_id if kind is DataAppended else answer_key(command)
             if kind is AuthTokenCheckFailed and key not in self._waiting and answered:
                 key = answer_key(answered[0].command)  # it has the offset of a read in place of the request id
             request = self._answered(key)
@@ -166,7 +167,7 @@ class ProtocolCheck:
                 self._acknowledge(command)
             elif command.is_failure or kind is ConditionalCheckFailed:
                 self._refuse(key)
-        return self._take()
+        return self._take() if self._found else ()
 
     def _take(self) -> list[Finding]:
         found, self._found = self._found, []
@@ -203,8 +204,9 @@ class ProtocolCheck:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _wait(self, place: Place, command: Command) -> None:
-        key, kind = answer_key(command), type(command)
+    def _wait(self, place: Place, command: Any) -> None:
+        kind = type(command)
+        key = command.request_id if kind in APPENDS else answer_key(command)
         waiting, request = self._waiting.get(key), (command.type_name, place)
         if waiting is None:
             self._waiting[key] = request
@@ -247,15 +249,17 @@ class ProtocolCheck:
                 self._broken("no-events", place, "the append has no events", 1, command.num_events)
         else:
             number = command.event_number
-        floor = max(writer.highest or 0, 0)
-        if writer.set_up and number < floor:
+        highest = writer.highest
+        if writer.set_up and (number < 0 or (highest is not None and number < highest)):
+            floor = max(highest or 0, 0)
             text = f"event {number} of writer {command.writer_id} follows event {floor}"
             self._broken("number-backwards", place, text, floor, number)
-        if writer.highest is None or number > writer.highest:
+        if highest is None or number > highest:
             writer.highest = number
         if writer.acked is None or number > writer.acked:
             request_id = command.request_id
-            writer.appends.append((number, request_id, self._flows.get(flow_of(request_id))))
+            tenure = self._flows.get(flow_of(request_id)) if self._flows else None
+            writer.appends.append((number, request_id, tenure))
 
     def _writer(self, writer_id: Any) -> _Writer:
         writer = self._writers.get(writer_id.int)
@@ -264,7 +268,7 @@ class ProtocolCheck:
         return writer
 
     def _block(self, place: Place, end: Any, block: Any, opened: Place, *, set_up: bool) -> None:
-        if block.writer_id != end.writer_id:
+        if block.writer_id.int != end.writer_id.int:
             text = f"the block is of writer {block.writer_id}, its end of writer {end.writer_id}"
             self._broken("writer-mismatch", place, text, also=opened)
             return
@@ -310,11 +314,13 @@ class ProtocolCheck:
             self._found.append(Open("reply-without-request", self._key, why))
 
     def _acknowledge(self, command: DataAppended) -> None:
-        writer = self._writer(command.writer_id)
-        if writer.acked is None or command.event_number > writer.acked:
-            writer.acked = command.event_number
-            while writer.appends and writer.appends[0][0] <= writer.acked:
-                writer.appends.popleft()
+        number, writer = command.event_number, self._writers.get(command.writer_id.int)
+        if writer is None:
+            writer = self._writer(command.writer_id)
+        if writer.acked is None or number > writer.acked:
+            writer.acked, appends = number, writer.appends
+            while appends and appends[0][0] <= number:
+                appends.popleft()
 
     def _refuse(self, request_id: int | str) -> None:
         for writer in self._writers.values():
