@@ -97,15 +97,15 @@ def test_what_breaks_is_reported_in_every_form(tmp_path: Path, client: Path) -> 
 
 
 def test_the_events_of_a_trace_must_be_stored_by_the_client(tmp_path: Path, trace: Path, client: Path) -> None:
-    command = f"{sys.executable} {client} {{host}} {{port}}"
+    command = ("--", sys.executable, client, "{host}", "{port}")
     how = ("-f", "type = HELLO", "--failures", "cut before")
-    assert run(trace, "--client", command, *how).exit_code == 1
-    result = run(trace, "--client", f"{sys.executable} -c pass", *how)
+    assert run(trace, *how, *command).exit_code == 1
+    result = run(trace, *how, "--", sys.executable, "-c", "pass")
     assert result.exit_code == 1
     assert "made no request" in result.stderr
     other = tmp_path / "other.jsonl"
     write(other, [HELLO, create(), set_up(), append(1, b"other")])
-    result = run(other, "--client", command, *how)
+    result = run(other, *how, *command)
     assert "the client's results differ from what is wanted: lost: scope/stream has not" in result.stderr
 
 
@@ -119,12 +119,15 @@ def test_the_requests_of_a_trace_are_made_by_a_client_that_reconnects(trace: Pat
 @looped(
     ("arguments", "status", "says"),
     [
-        (("--client", "python {contoller}"), 2, "unknown placeholder {contoller} ({controller}?), only {host}, {port}"),
-        (("--client", "python 'a"), 2, "the command cannot be split into words: No closing quotation"),
-        (("--client", " "), 2, "the command is empty"),
+        (
+            ("--prepare", "python {contoller}"),
+            2,
+            "unknown placeholder {contoller} ({controller}?), only {host}, {port}",
+        ),
+        (("--prepare", "python 'a"), 2, "the command cannot be split into words: No closing quotation"),
+        (("--prepare", " "), 2, "the command is empty"),
         (("--",), 2, "the command is empty"),
         ((), 2, "give a command after --, or a TRACE"),
-        (("--client", "a", "--", "b"), 2, "--client and -- COMMAND are the same"),
         (("--", "/no/such/program"), 1, "'/no/such/program' cannot be started: No such file"),
         (("--", sys.executable, "-c", "import sys; sys.exit('wrong')"), 1, "ended with status 1: wrong"),
         (("--", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"), 1, "ended by signal 9"),
