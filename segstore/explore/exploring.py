@@ -190,6 +190,7 @@ class _Explorer:
         self._cells: list[Cell] = []
         self._newly: list[tuple[Injection, list[Injection]]] = []
         self._unknown: Counter[tuple[str, str]] = Counter()
+        self._names: list[str] = []
         self._runs = 2
         self._total = 2
         self._skipped = 0
@@ -229,6 +230,7 @@ class _Explorer:
     async def run_all(self, runs: Sequence[tuple[Injection, ...]]) -> None:
         """Runs the client once for each entry, several side by side."""
         self._total += len(runs)
+        self._names += [" + ".join(map(str, injections)) for injections in runs]
         waiting = iter(runs)
         left = len(runs)
 
@@ -314,10 +316,12 @@ class _Explorer:
         )
         if self._skipped:
             notes = [*notes, f"the budget ended before {self._skipped:,} more runs"]
+        order = {name: number for number, name in enumerate(self._names)}
+        findings = sorted(self._findings, key=lambda finding: order.get(finding.name, -1))
         singles = [cell for cell in self._cells if len(cell.injections) == 1]
         unreached = [cell.injections[0] for cell in singles if not cell.is_made and not cell.why]
         return Exploration(
-            self._runs, self._findings, unreached, plan.classes, self._cells, not_injected, self._unknown, notes
+            self._runs, findings, unreached, plan.classes, self._cells, not_injected, self._unknown, notes
         )
 
 
