@@ -226,7 +226,7 @@ def test_a_check_of_a_codec_agrees_with_the_vectors_and_shows_a_difference(
         pytest.param(
             *("java", "Explored.java", JAVA_ORDERS, "javac -d out Explored.java Orders.java"),
             *("java -XX:TieredStopAtLevel=1 -cp out Explored",),
-            marks=pytest.mark.needs("a Java compiler"), id="Java",
+            marks=pytest.mark.needs("JUnit 5 and a Java compiler"), id="Java",
         ),
         pytest.param(
             *("go", "explored/main.go", GO_ORDERS, "go build -o main ./explored", "./main"),
@@ -241,17 +241,17 @@ def test_a_check_of_a_codec_agrees_with_the_vectors_and_shows_a_difference(
 def test_a_program_in_each_language_is_explored(
     folder: Path, language: str, program: str, orders: str, build: str, command: str
 ) -> None:
-    path = folder / program
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(blocks("explore-in-ci.md", language)[0], encoding="utf-8")
-    (folder / "go.mod").write_text("module example.com/shop\n\ngo 1.19\n", encoding="utf-8")
-    (folder / "orders").mkdir()
-    shutil.copy(folder / "orders.py", folder / "write.py")
+    named = {"java": "Orders.java", "go": "orders/orders.go"}.get(language, f"orders{Path(program).suffix}")
+    (folder / "orders.py").rename(folder / "write.py")
     code = orders.replace("orders.py", str(folder / "write.py"))
-    names = {"java": "Orders.java", "python": "orders.py", "go": "orders/orders.go"}
-    (folder / names.get(language, f"orders{path.suffix}")).write_text(code, encoding="utf-8")
-    if language == "python":
-        (folder / "orders").rmdir()
+    files = {
+        program: blocks("explore-in-ci.md", language)[0],
+        named: code,
+        "go.mod": "module example.com/shop\n\ngo 1.19\n",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
     if build:
         run(folder, *build.split())
     (explore,) = blocks("explore-in-ci.md", "sh")

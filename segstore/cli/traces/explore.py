@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from segstore.wire.trace import Record
 
 _COMMAND: Final = "segstore.explore command"
-_MOST_CLASSES: Final = 200
 
 
 class _WithCommand(click.Command):
@@ -167,10 +166,8 @@ async def _explored(
 
 def _print_plan(plan: Plan) -> None:
     """Prints the classes before the first run with a failure."""
-    for alike in plan.classes[:_MOST_CLASSES]:
+    for alike in plan.classes:
         echo(alike, err=True)
-    if len(plan.classes) > _MOST_CLASSES:
-        echo(f"and {len(plan.classes) - _MOST_CLASSES:,} more classes", err=True)
     echo(f"{len(plan.classes)} classes of requests and calls, {len(plan.injections):,} runs", err=True)
 
 
@@ -189,16 +186,12 @@ def _again(trace: Path | None, prepare: str | None, options: dict[str, Any]) -> 
     values = {"--prepare": prepare, "--stores": options["stores"]}
     if click.get_current_context().get_parameter_source("timeout_s") is ParameterSource.COMMANDLINE:
         values["--timeout-s"] = f"{options['timeout_s']:g}"
-    given = [word for name, value in values.items() if value is not None for word in (name, str(value))]
-    given += ["--any-order"] if options["any_order"] else []
+    again = ["segstore", "explore"]
+    again += [word for name, value in values.items() if value is not None for word in (name, str(value))]
+    again += ["--any-order"] if options["any_order"] else []
+    again += [] if trace is None else [str(trace)]
     words = click.get_current_context().meta.get(_COMMAND)
-    return [
-        "segstore",
-        "explore",
-        *given,
-        *([] if trace is None else [str(trace)]),
-        *([] if words is None else ["--", *words]),
-    ]
+    return again if words is None else [*again, "--", *words]
 
 
 def _report(exploration: Exploration, options: dict[str, Any], again: list[str]) -> int:
