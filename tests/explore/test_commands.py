@@ -83,8 +83,8 @@ def test_what_breaks_is_reported_in_every_form(tmp_path: Path, client: Path) -> 
     assert name in result.stdout
     assert "lost: scope/stream has not" in result.stdout
     assert f"segstore_explore(client, only={name!r})" in result.stdout
-    again = f"again: segstore explore --only {name!r} --stores 1 -- {sys.executable} {client}"
-    assert again in result.stdout
+    repeats = f"again: segstore explore --only {name!r} --stores 1 -- {sys.executable} {client}"
+    assert repeats in result.stdout
     shown = CliRunner().invoke(main, ["trace", "show", str(out / "finding-1.jsonl")])
     assert "SETUP_APPEND" in shown.output
     assert 'href="page.runs/finding-1.html"' in page.read_text()
@@ -95,7 +95,7 @@ def test_what_breaks_is_reported_in_every_form(tmp_path: Path, client: Path) -> 
     again = run(*how, "--baseline", known, *command)
     assert again.exit_code == 0, again.output
     assert "in the baseline" in again.stdout
-    only = run(*shlex.split(again)[3:])
+    only = run(*shlex.split(repeats)[3:])
     assert (only.exit_code, name in only.stdout) == (1, True)
 
 
