@@ -182,16 +182,17 @@ def _tell(done: int, of: int, finding: Finding | None) -> None:
 
 
 def _again(trace: Path | None, prepare: str | None, options: dict[str, Any]) -> list[str]:
-    """Returns the command line that repeats runs, without the names of runs."""
+    """Returns the command line that repeats runs, without their names; nothing for a trace, which is shortened."""
+    words = click.get_current_context().meta.get(_COMMAND)
+    if words is None:
+        return []
     values = {"--prepare": prepare, "--stores": options["stores"]}
     if click.get_current_context().get_parameter_source("timeout_s") is ParameterSource.COMMANDLINE:
         values["--timeout-s"] = f"{options['timeout_s']:g}"
     again = ["segstore", "explore"]
     again += [word for name, value in values.items() if value is not None for word in (name, str(value))]
     again += ["--any-order"] if options["any_order"] else []
-    again += [] if trace is None else [str(trace)]
-    words = click.get_current_context().meta.get(_COMMAND)
-    return again if words is None else [*again, "--", *words]
+    return [*again, *([] if trace is None else [str(trace)]), "--", *words]
 
 
 def _report(exploration: Exploration, options: dict[str, Any], again: list[str]) -> int:
