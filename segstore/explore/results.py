@@ -123,11 +123,11 @@ class Exploration(NamedTuple):
 
     def __str__(self) -> str:
         return "\n".join(
-            [self.count, *(line for group in grouped(self.findings) for line in shown(group)), *self.lines]
+            [self.summary, *(line for group in grouped(self.findings) for line in shown(group)), *self.lines]
         )
 
     @property
-    def count(self) -> str:
+    def summary(self) -> str:
         """The number of runs, and of findings."""
         return f"{self.runs} runs, {len(self.findings)} broke"
 
@@ -234,7 +234,7 @@ def _matrix(exploration: Exploration, links: Mapping[str, str]) -> str:
         f"<pre>{html.escape(chr(10).join(shown(group)[1:]))}</pre>"
         for group in grouped(exploration.findings)
     )
-    title = exploration.count
+    title = exploration.summary
     lines = "".join(f"<li>{html.escape(printable(line))}</li>" for line in exploration.lines)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'

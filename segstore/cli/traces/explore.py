@@ -221,7 +221,7 @@ def _report(exploration: Exploration, options: dict[str, Any], again: list[str])
         path.write_text(junit(exploration, known), encoding="utf-8")
     if (path := options["write_baseline"]) is not None:
         path.write_text(baseline(exploration), encoding="utf-8")
-    echo(exploration.count, err=True)
+    echo(exploration.summary, err=True)
     if not exploration.cells:
         echo("nothing failed: there was no request, or none that matches the filter", err=True)
     return 1 if new else 0
