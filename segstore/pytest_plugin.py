@@ -23,6 +23,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from itertools import chain, count
 from pathlib import Path
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
     from segstore import testing
-    from segstore.explore import Exploration, ExploreOptions
+    from segstore.explore import Client, Exploration, ExploreOptions
     from segstore.server.faults import FaultSettings
     from segstore.server.replay import TraceOptions
     from segstore.tap import TapOptions
@@ -614,27 +615,41 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
 # --- the explorer ---------------------------------------------------------------------------------------------------
 
 
+_HOLDS_THE_LOCK: Final = (
+    "the official client holds the interpreter lock while it waits, so the explorer cannot answer it in this process: "
+    "give a command, such as segstore_explore([sys.executable, 'app.py'])"
+)
+
+
 @pytest.fixture
 def segstore_explore(request: pytest.FixtureRequest) -> testing.Explore:
     """Runs a client once for each failure at each point of its run: found = segstore_explore(client).
 
-    The client is a function, which runs in a thread of its own, or a coroutine function. It is given a fresh cluster
-    for each run; a function may only use the cluster's addresses, and must not hold the interpreter lock while it
-    waits. Options are as for `segstore.explore.explore`, which an async test awaits itself; the marker
-    `segstore_explore` gives them, too.
+    The client is a coroutine function, a function, which runs in a thread of its own, or a command, as a string or as
+    words. A function is called with a fresh cluster for each run, and may only use its addresses. The official client
+    holds the interpreter lock while it waits, so it needs a command. Options are as for `segstore.explore.explore`,
+    which an async test awaits itself; the marker `segstore_explore` gives them, too.
     """
     import asyncio
     import inspect
     from concurrent.futures import ThreadPoolExecutor
 
-    from segstore.explore import explore
+    from segstore.explore import CommandClient, explore, words_of
     from segstore.testing import WouldBlock, in_a_thread
 
     marked = _settings(request, "segstore_explore")
 
-    def run(client: Callable[..., Any], **options: Unpack[ExploreOptions]) -> Exploration:
+    def run(client: Callable[..., Any] | str | Sequence[str], **options: Unpack[ExploreOptions]) -> Exploration:
         __tracebackhide__ = True
-        coroutine = client if inspect.iscoroutinefunction(client) else (lambda mock: in_a_thread(client, mock))
+        coroutine: Client
+        if not callable(client):
+            coroutine = CommandClient(words_of(client))
+        elif inspect.iscoroutinefunction(client):
+            coroutine = client
+        elif "pravega_client" in sys.modules:
+            pytest.fail(_HOLDS_THE_LOCK, pytrace=False)
+        else:
+            coroutine = partial(in_a_thread, client)
         WouldBlock.check("segstore_explore", "segstore.explore.explore(…)")
         # Not in this thread, whose current event loop is not ours to change.
         with ThreadPoolExecutor(1, "segstore explorer") as pool:

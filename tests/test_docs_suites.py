@@ -32,6 +32,41 @@ async def main():
 asyncio.run(main())
 """
 """The code under test: writes an event. Arguments: the controller's URI, and the event."""
+JAVASCRIPT_ORDERS = f"""import {{ execFileSync }} from 'node:child_process';
+export const writeOrder = async (...given) => execFileSync('{sys.executable}', ['orders.py', ...given]);
+"""
+JAVA_ORDERS = f"""class Orders {{
+    static void write(java.net.URI controller, String order) {{
+        try {{
+            var command = new ProcessBuilder("{sys.executable}", "orders.py", controller.toString(), order);
+            if (command.inheritIO().start().waitFor() != 0) {{
+                throw new AssertionError(order);
+            }}
+        }} catch (java.io.IOException | InterruptedException error) {{
+            throw new AssertionError(error);
+        }}
+    }}
+}}
+"""
+RUST_ORDERS = f"""pub fn write(controller: &str, order: &str) {{
+    let status = std::process::Command::new("{sys.executable}").args(["orders.py", controller, order]).status();
+    assert!(status.unwrap().success());
+}}
+"""
+GO_ORDERS = f"""package orders
+
+import "os/exec"
+
+func Write(controller, order string) error {{
+	return exec.Command("{sys.executable}", "orders.py", controller, order).Run()
+}}
+"""
+PYTHON_ORDERS = """
+import subprocess, sys
+
+def write_order(*words):
+    subprocess.run([sys.executable, "write.py", *words], check=True)
+"""
 FAILING = """
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.extension.RegisterExtension;
@@ -101,12 +136,7 @@ def test_the_suite_in_javascript_passes(folder: Path) -> None:
     shutil.copy(SUITES / "segstore.mjs", folder)
     (test,) = blocks("test-in-javascript.md", "js")
     (folder / "orders.test.mjs").write_text(test, encoding="utf-8")
-    (folder / "orders.mjs").write_text(
-        f"""import {{ execFileSync }} from 'node:child_process';
-export const writeOrder = async (...given) => execFileSync('{sys.executable}', ['orders.py', ...given]);
-""",
-        encoding="utf-8",
-    )
+    (folder / "orders.mjs").write_text(JAVASCRIPT_ORDERS, encoding="utf-8")
     printed = run(folder, "node", "--test")
     assert re.search(r"\bpass 2\b", printed), printed
     missing = "import { Segstore } from './segstore.mjs'; await Segstore.start({ command: 'no-such-command' });"
@@ -124,22 +154,7 @@ def test_the_suite_in_java_passes_with_the_extension(folder: Path) -> None:
     shutil.copy(SUITES / "SegstoreExtension.java", folder)
     (test,) = blocks("test-in-java.md", "java")
     (folder / "OrdersTest.java").write_text(test, encoding="utf-8")
-    (folder / "Orders.java").write_text(
-        f"""class Orders {{
-    static void write(java.net.URI controller, String order) {{
-        try {{
-            var command = new ProcessBuilder("{sys.executable}", "orders.py", controller.toString(), order);
-            if (command.inheritIO().start().waitFor() != 0) {{
-                throw new AssertionError(order);
-            }}
-        }} catch (java.io.IOException | InterruptedException error) {{
-            throw new AssertionError(error);
-        }}
-    }}
-}}
-""",
-        encoding="utf-8",
-    )
+    (folder / "Orders.java").write_text(JAVA_ORDERS, encoding="utf-8")
     (folder / "FailingTest.java").write_text(FAILING, encoding="utf-8")
     jars = os.pathsep.join(str(each) for each in JUNIT)
     options = ("-cp", jars, "-d", "out", *(f"-J{option}" for option in SHORT_LIVED))
@@ -157,14 +172,7 @@ def test_the_test_in_rust_passes(folder: Path) -> None:
     shutil.copy(SUITES / "segstore.rs", folder)
     (test,) = blocks("test-in-rust.md", "rust")
     (folder / "orders_test.rs").write_text(test, encoding="utf-8")
-    (folder / "orders.rs").write_text(
-        f"""pub fn write(controller: &str, order: &str) {{
-    let status = std::process::Command::new("{sys.executable}").args(["orders.py", controller, order]).status();
-    assert!(status.unwrap().success());
-}}
-""",
-        encoding="utf-8",
-    )
+    (folder / "orders.rs").write_text(RUST_ORDERS, encoding="utf-8")
     run(folder, "rustc", "-D", "warnings", "--edition", "2021", "--test", "orders_test.rs")
     assert "1 passed" in run(folder, folder / "orders_test")
 
@@ -178,17 +186,7 @@ def test_the_test_in_go_passes(folder: Path) -> None:
     (test,) = blocks("test-in-go.md", "go")
     (folder / "go.mod").write_text("module example.com/shop\n\ngo 1.19\n", encoding="utf-8")
     (folder / "orders" / "orders_test.go").write_text(test, encoding="utf-8")
-    (folder / "orders" / "orders.go").write_text(
-        f"""package orders
-
-import "os/exec"
-
-func Write(controller, order string) error {{
-	return exec.Command("{sys.executable}", "orders.py", controller, order).Run()
-}}
-""",
-        encoding="utf-8",
-    )
+    (folder / "orders" / "orders.go").write_text(GO_ORDERS, encoding="utf-8")
     run(folder, "go", "vet", "./...")
     assert "ok" in run(folder, "go", "test", "./orders")
 
@@ -245,3 +243,48 @@ def test_a_history_that_java_writes_is_judged(tmp_path: Path) -> None:
     result = ended(tmp_path, "segstore", "check", "history.jsonl")
     assert result.returncode == 1
     assert "event 'b' was read, and nobody sent it" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("language", "program", "orders", "build", "command"),
+    [
+        pytest.param("python", "explored.py", PYTHON_ORDERS, "", "python explored.py", id="Python"),
+        pytest.param(
+            *("js", "explored.mjs", JAVASCRIPT_ORDERS, "", "node explored.mjs"),
+            marks=pytest.mark.needs("node"), id="Node",
+        ),
+        pytest.param(
+            *("java", "Explored.java", JAVA_ORDERS, "javac -d out Explored.java Orders.java"),
+            *("java -XX:TieredStopAtLevel=1 -cp out Explored",),
+            marks=pytest.mark.needs("JUnit 5 and a Java compiler"), id="Java",
+        ),
+        pytest.param(
+            *("go", "explored/main.go", GO_ORDERS, "go build -o main ./explored", "./main"),
+            marks=pytest.mark.needs("Go"), id="Go",
+        ),
+        pytest.param(
+            *("rust", "explored.rs", RUST_ORDERS, "rustc explored.rs", "./explored"),
+            marks=pytest.mark.needs("rustc"), id="Rust",
+        ),
+    ],
+)  # fmt: skip
+def test_a_program_in_each_language_is_explored(
+    folder: Path, language: str, program: str, orders: str, build: str, command: str
+) -> None:
+    named = {"java": "Orders.java", "go": "orders/orders.go"}.get(language, f"orders{Path(program).suffix}")
+    (folder / "orders.py").rename(folder / "write.py")
+    code = orders.replace("orders.py", str(folder / "write.py"))
+    files = {
+        program: blocks("explore-in-ci.md", language)[0],
+        named: code,
+        "go.mod": "module example.com/shop\n\ngo 1.19\n",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+    if build:
+        run(folder, *build.split())
+    (explore,) = blocks("explore-in-ci.md", "sh")
+    explore = explore.partition(" -- ")[0]
+    done = ended(folder, "bash", "-c", f"{explore} -f 'type = APPEND_BLOCK_END' --failures 'cut after' -- {command}")
+    assert (done.returncode, "3 runs, 0 broke" in done.stderr) == (0, True), done.stdout + done.stderr

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,6 +36,35 @@ def test_the_readmes_test_fails_and_passes_and_the_recipes_pass(pytester: pytest
     result = pytester.runpytest_subprocess(*OPTIONS, timeout=SLOW_S)
     result.assert_outcomes(failed=1, passed=11)
     result.stdout.fnmatch_lines([failure.replace("[", "[[]"), "FAILED test_orders.py*"])
+
+
+def printed(command: str, folder: Path) -> str:
+    """Returns what a command prints, with `segstore` and `python` of this environment on its path."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    run = subprocess.run(
+        ["bash", "-c", f"{{ {command}; }} 2>&1"], cwd=folder, env={**os.environ, "PATH": path},
+        capture_output=True, text=True, timeout=4 * SLOW_S, check=False,
+    )  # fmt: skip
+    return run.stdout
+
+
+def test_the_bug_of_the_explorers_tutorial_is_found_and_mended(pytester: pytest.Pytester) -> None:
+    name = "docs/start/find-a-bug.md"
+    shop, mended, test = programs(name)
+    start, end = shop.index("async def place_orders"), shop.index("if __name__")
+    blocks = re.findall(r"^```console\n\$ (.*)\n([^`]*?)^```$", page(name), re.MULTILINE)
+    for number, (command, lines) in enumerate(blocks):
+        fixed = f"{shop[:start]}{mended.partition(chr(10))[2]}\n\n{shop[end:]}"
+        pytester.makepyfile(shop=fixed if number == len(blocks) - 1 else shop)
+        shown = re.sub(r"^ +\d\.\d+  |[0-9a-f]{8}-…|…", "*", lines.replace("[", "[[]"), flags=re.MULTILINE)
+        pytest.LineMatcher(printed(command, pytester.path).splitlines()).fnmatch_lines(shown.splitlines())
+    assert (pytester.path / "matrix.html").exists()
+    pytester.makepyfile(test_shop=test)
+    pytester.runpytest_subprocess(*OPTIONS, timeout=SLOW_S).assert_outcomes(passed=1)
+    pytester.makepyfile(shop=shop)
+    failed = pytester.runpytest_subprocess(*OPTIONS, timeout=SLOW_S)
+    failed.assert_outcomes(failed=1)
+    failed.stdout.fnmatch_lines(["*duplicated: shop/orders has the event b'tea' more than once"])
 
 
 def test_the_tutorials_tests_fail_and_pass(pytester: pytest.Pytester) -> None:

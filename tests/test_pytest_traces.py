@@ -305,6 +305,7 @@ def test_a_trace_of_which_only_a_failed_one_is_there_is_said_so(suite: pytest.Py
 
 def test_a_client_is_cut_at_every_point_and_what_it_loses_is_found(suite: pytest.Pytester) -> None:
     suite.makepyfile("""
+        import sys
         import pytest
         from segstore.testing.servers import WouldBlock
         from talk import *
@@ -324,12 +325,19 @@ def test_a_client_is_cut_at_every_point_and_what_it_loses_is_found(suite: pytest
             assert finding.name == "cut before at APPEND_BLOCK_END 1"
             assert "lost" in str(finding)
 
+        def test_a_command_is_run_and_the_official_client_needs_one(segstore_explore, monkeypatch):
+            with pytest.raises(ValueError, match="made no request"):
+                segstore_explore("true")
+            monkeypatch.setitem(sys.modules, "pravega_client", sys)
+            with pytest.raises(pytest.fail.Exception, match="holds the interpreter lock"):
+                segstore_explore(careless)
+
         @pytest.mark.asyncio
         async def test_a_coroutine_awaits_it_itself(segstore_explore):
             with pytest.raises(WouldBlock, match="segstore.explore.explore"):
                 segstore_explore(careless_too)
     """)
-    passed(suite.runpytest_inprocess(*STRICT), 3)
+    passed(suite.runpytest_inprocess(*STRICT), 4)
 
 
 def test_a_test_fails_if_its_client_breaks_a_rule(suite: pytest.Pytester) -> None:

@@ -1,7 +1,7 @@
 """The explorer: reruns a client once for each failure at each point of its run, and judges what it did.
 
     explored = await explore(lambda mock: my_test(mock.host, mock.port))
-    assert not explored.findings, explored
+    assert not explored.findings, str(explored)
 
 A finding holds the records of its run or, for requests from a trace, of the shortest trace that fails in the same way.
 """
@@ -10,7 +10,7 @@ from segstore.explore.commands import ClientFailed, CommandClient, CommandError,
 from segstore.explore.exploring import ExploreOptions, Plan, explore, explore_trace, wanted_of
 from segstore.explore.failures import Failure, failures_at
 from segstore.explore.points import Point, PointClass
-from segstore.explore.results import Exploration, Finding, baseline, junit, page
+from segstore.explore.results import Exploration, Finding, baseline, grouped, junit, shown, write_fixture, write_matrix
 from segstore.explore.running import Client, ExploredCluster, Injection
 
 __all__ = [
@@ -31,9 +31,12 @@ __all__ = [
     "explore",
     "explore_trace",
     "failures_at",
+    "grouped",
     "junit",
     "names_place",
-    "page",
+    "shown",
     "wanted_of",
     "words_of",
+    "write_fixture",
+    "write_matrix",
 ]

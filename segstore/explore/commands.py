@@ -27,14 +27,19 @@ from segstore.wire.printable import printable
 PLACES: Final = ("host", "port", "controller", "http")
 """The placeholders of a command."""
 _PLACE: Final = re.compile(r"\{\{(\w+)\}\}|(?<!\$)\{([A-Za-z_]\w*)\}")
+_PANIC: Final = re.compile(r"panicked at .*(?:\n.*)?")
 _MOST_BYTES: Final = 1 << 20
+_MOST_SHOWN: Final = 300
 
 
 class ClientFailed(RuntimeError):
     """The client's command failed. Attributes: status (its exit status), said (its standard error)."""
 
     def __init__(self, status: int, said: str) -> None:
-        shown = "\n".join(map(printable, said.strip()[-500:].splitlines()))
+        # The last lines say why; a panic of Rust stands before its backtrace.
+        panic = _PANIC.search(said)
+        last = ([panic[0]] if panic else []) + said.strip().splitlines()[-1 if panic else -3 :]
+        shown = "; ".join(printable(line.strip())[:_MOST_SHOWN] for line in last)
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
         super().__init__(f"the client ended {how}: {shown}")
         self.status = status

@@ -8,9 +8,11 @@ reported; of a pair, the smallest part that still fails.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from random import Random
 from typing import Any, Final, NamedTuple, TypedDict
@@ -114,36 +116,49 @@ async def explore(
     if match.strip():
         check_possible(parse_filter(match, "request"), "log")
     begun_s = time.monotonic()
-    setting = RunSetting(client, match, timeout_s, stores, check, with_http)
-    if prepare is not None:
-        setting = await prepared(setting, prepare)
-    first = await _good_run(setting)
-    if not first.points:
-        raise ValueError(
-            "the client made no request: it must use {controller}, {host} and {port}, or SEGSTORE_CONTROLLER, and no "
-            "address of its own"
-        )
-    if first.leaked:
-        setting = setting._replace(closing_s=_CLOSING_S)
-    second = await _good_run(setting)
-    good, notes = good_of(first, second, wanted)
-    if wanted is not None and (missed := compared(wanted, first.segments, first.records if keep_order else None)):
-        raise ValueError(f"the client's results differ from what is wanted: {'; '.join(missed)}")
-    explorer = _Explorer(setting, good, keep_order=keep_order, failures=failures, jobs=jobs, tell=tell)
-    explorer.until_s = None if budget_s is None else begun_s + budget_s
-    plan = explorer.plan(first, complete=complete, random=Random(seed) if seed else None)
-    if only:
-        plan = plan._replace(injections=[])
-    started(plan)
-    explorer.add_good()
-    if only:
-        await explorer.repeat(only, first)
-    else:
-        await explorer.run_all([(injection,) for injection in plan.injections])
-        if pairs:
-            await explorer.run_all(explorer.pairs())
-            explorer.drop_known_pairs()
-    return explorer.result(plan, notes)
+    with _quiet():
+        setting = RunSetting(client, match, timeout_s, stores, check, with_http)
+        if prepare is not None:
+            setting = await prepared(setting, prepare)
+        first = await _good_run(setting)
+        if not first.points:
+            raise ValueError(
+                "the client made no request: it must use {controller}, {host} and {port}, or SEGSTORE_CONTROLLER, and "
+                "no address of its own"
+            )
+        if first.leaked:
+            setting = setting._replace(closing_s=_CLOSING_S)
+        second = await _good_run(setting)
+        good, notes = good_of(first, second, wanted)
+        if wanted is not None and (missed := compared(wanted, first.segments, first.records if keep_order else None)):
+            raise ValueError(f"the client's results differ from what is wanted: {'; '.join(missed)}")
+        explorer = _Explorer(setting, good, keep_order=keep_order, failures=failures, jobs=jobs, tell=tell)
+        explorer.until_s = None if budget_s is None else begun_s + budget_s
+        plan = explorer.plan(first, complete=complete, random=Random(seed) if seed else None)
+        if only:
+            plan = plan._replace(injections=[])
+        started(plan)
+        explorer.add_good()
+        if only:
+            await explorer.repeat(only, first)
+        else:
+            await explorer.run_all([(injection,) for injection in plan.injections])
+            if pairs:
+                await explorer.run_all(explorer.pairs())
+                explorer.drop_known_pairs()
+        return explorer.result(plan, notes)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silences the log of the servers: the faults, and their consequences, are intended."""
+    logger = logging.getLogger("segstore")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 async def _good_run(setting: RunSetting) -> Run:
@@ -175,6 +190,7 @@ class _Explorer:
         self._cells: list[Cell] = []
         self._newly: list[tuple[Injection, list[Injection]]] = []
         self._unknown: Counter[tuple[str, str]] = Counter()
+        self._names: list[str] = []
         self._runs = 2
         self._total = 2
         self._skipped = 0
@@ -214,6 +230,7 @@ class _Explorer:
     async def run_all(self, runs: Sequence[tuple[Injection, ...]]) -> None:
         """Runs the client once for each entry, several side by side."""
         self._total += len(runs)
+        self._names += [" + ".join(map(str, injections)) for injections in runs]
         waiting = iter(runs)
         left = len(runs)
 
@@ -299,10 +316,12 @@ class _Explorer:
         )
         if self._skipped:
             notes = [*notes, f"the budget ended before {self._skipped:,} more runs"]
+        order = {name: number for number, name in enumerate(self._names)}
+        findings = sorted(self._findings, key=lambda finding: order.get(finding.name, -1))
         singles = [cell for cell in self._cells if len(cell.injections) == 1]
         unreached = [cell.injections[0] for cell in singles if not cell.is_made and not cell.why]
         return Exploration(
-            self._runs, self._findings, unreached, plan.classes, self._cells, not_injected, self._unknown, notes
+            self._runs, findings, unreached, plan.classes, self._cells, not_injected, self._unknown, notes
         )
 
 

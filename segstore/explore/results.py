@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import html
 import json
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Final, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 from segstore.explore.points import PointClass
 from segstore.explore.running import Injection
+from segstore.traces import make_folder, write_trace
+from segstore.view import write_page
 from segstore.wire.printable import printable
-from segstore.wire.trace import Record
+from segstore.wire.trace import Metadata, Record
+
+_MOST_NAMED: Final = 5
 
 
 class Finding(NamedTuple):
@@ -55,6 +62,9 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         return "\n".join([self.name, *(f"  {printable(failure)}" for failure in self.broken)])
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {', '.join(sorted(self.kinds))}>"
 
 
 class Cell(NamedTuple):
@@ -112,12 +122,46 @@ class Exploration(NamedTuple):
             yield f"unknown {count} times: {rule}; {why}"
 
     def __str__(self) -> str:
-        head = f"{self.runs} runs, {len(self.findings)} broke"
-        return "\n".join([head, *map(str, self.findings), *self.lines])
+        return "\n".join(
+            [self.summary, *(line for group in grouped(self.findings) for line in shown(group)), *self.lines]
+        )
+
+    @property
+    def summary(self) -> str:
+        """The number of runs, and of findings."""
+        return f"{self.runs} runs, {len(self.findings)} broke"
 
     def new(self, known: Mapping[str, object]) -> list[Finding]:
         """Returns the findings that a baseline does not know."""
         return [finding for finding in self.findings if any(name not in known for name in finding.identities)]
+
+
+def grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Returns findings in groups that break in the same way at points of the same class."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        where = tuple(injection.point.alike for injection in finding.injections)
+        groups.setdefault((where, *sorted(finding.kinds)), []).append(finding)
+    return list(groups.values())
+
+
+def shown(group: Sequence[Finding], command: Sequence[str] = ()) -> list[str]:
+    """Returns the first finding of a group with the lines that repeat it, and the names of the others.
+
+    command: the words of the command line that explored, without `--only`, if it was one.
+    """
+    first, *others = group
+    lines = str(first).splitlines()
+    if others:
+        more = f", and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
+        lines.append(f"  also: {'; '.join(finding.name for finding in others[:_MOST_NAMED])}{more}")
+    if not first.injections:
+        return lines
+    if command:
+        lines.append(f"  again: {shlex.join([*command[:2], '--only', first.name, *command[2:]])}")
+    if first.rules:
+        lines.append(f"  faults: {first.rules}")
+    return [*lines, f"  pytest: {first.pytest}"]
 
 
 def baseline(exploration: Exploration) -> str:
@@ -154,8 +198,27 @@ _SIGNS: Final = {"red": "✗", "green": "✓", "unknown": "?"}
 _WORST: Final = ("red", "green", "unknown")
 
 
-def page(exploration: Exploration, links: Mapping[str, str]) -> str:
-    """Returns the matrix of classes and failures as HTML. links: the name of a finding → the page of its trace."""
+def write_fixture(finding: Finding, path: Path) -> None:
+    """Writes the trace of a finding's run."""
+    values = {"failure": finding.name, "broken": "; ".join(finding.broken)}
+    write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
+
+
+def write_matrix(exploration: Exploration, path: Path) -> None:
+    """Writes the matrix of classes and failures as HTML, and the findings' traces and pages beside it."""
+    links: dict[str, str] = {}
+    folder = path.with_suffix(".runs")
+    for number, finding in enumerate(exploration.findings, 1):
+        make_folder(folder)
+        trace = folder / f"finding-{number}.jsonl"
+        write_fixture(finding, trace)
+        write_page(trace.with_suffix(".html"), [trace])
+        links[finding.name] = f"{folder.name}/finding-{number}.html"
+    path.write_text(_matrix(exploration, links), encoding="utf-8")
+
+
+def _matrix(exploration: Exploration, links: Mapping[str, str]) -> str:
+    """Returns the page. links: the name of a finding → the page of its trace."""
     cells: dict[tuple[str, str], list[Cell]] = {}
     for cell in exploration.cells:
         if len(cell.injections) == 1:
@@ -167,11 +230,11 @@ def page(exploration: Exploration, links: Mapping[str, str]) -> str:
         rows.append(f"<tr><th>{html.escape(str(alike))}</th>{tds}</tr>")
     head = "".join(f'<th class="f">{html.escape(name)}</th>' for name in names)
     findings = "".join(
-        f"<h3>{_link(finding.name, html.escape(finding.name), links)}</h3>"
-        f"<pre>{html.escape(chr(10).join(finding.broken))}</pre>"
-        for finding in exploration.findings
+        f"<h3>{_link(group[0].name, html.escape(group[0].name), links)}</h3>"
+        f"<pre>{html.escape(chr(10).join(shown(group)[1:]))}</pre>"
+        for group in grouped(exploration.findings)
     )
-    title = f"{exploration.runs} runs, {len(exploration.findings)} broke"
+    title = exploration.summary
     lines = "".join(f"<li>{html.escape(printable(line))}</li>" for line in exploration.lines)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
@@ -50,4 +50,6 @@ class StartTrace(Protocol):
 class Explore(Protocol):
     """The fixture `segstore_explore`."""
 
-    def __call__(self, client: Callable[..., Any], **options: Unpack[ExploreOptions]) -> Exploration: ...
+    def __call__(
+        self, client: Callable[..., Any] | str | Sequence[str], **options: Unpack[ExploreOptions]
+    ) -> Exploration: ...

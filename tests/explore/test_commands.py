@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,8 @@ def test_what_breaks_is_reported_in_every_form(tmp_path: Path, client: Path) -> 
     assert name in result.stdout
     assert "lost: scope/stream has not" in result.stdout
     assert f"segstore_explore(client, only={name!r})" in result.stdout
+    repeats = f"again: segstore explore --only {name!r} --stores 1 -- {sys.executable} {client}"
+    assert repeats in result.stdout
     shown = CliRunner().invoke(main, ["trace", "show", str(out / "finding-1.jsonl")])
     assert "SETUP_APPEND" in shown.output
     assert 'href="page.runs/finding-1.html"' in page.read_text()
@@ -92,20 +95,20 @@ def test_what_breaks_is_reported_in_every_form(tmp_path: Path, client: Path) -> 
     again = run(*how, "--baseline", known, *command)
     assert again.exit_code == 0, again.output
     assert "in the baseline" in again.stdout
-    only = run("--only", name, "--stores", 1, *command)
+    only = run(*shlex.split(repeats)[3:])
     assert (only.exit_code, name in only.stdout) == (1, True)
 
 
 def test_the_events_of_a_trace_must_be_stored_by_the_client(tmp_path: Path, trace: Path, client: Path) -> None:
-    command = f"{sys.executable} {client} {{host}} {{port}}"
+    command = ("--", sys.executable, client, "{host}", "{port}")
     how = ("-f", "type = HELLO", "--failures", "cut before")
-    assert run(trace, "--client", command, *how).exit_code == 1
-    result = run(trace, "--client", f"{sys.executable} -c pass", *how)
+    assert run(trace, *how, *command).exit_code == 1
+    result = run(trace, *how, "--", sys.executable, "-c", "pass")
     assert result.exit_code == 1
     assert "made no request" in result.stderr
     other = tmp_path / "other.jsonl"
     write(other, [HELLO, create(), set_up(), append(1, b"other")])
-    result = run(other, "--client", command, *how)
+    result = run(other, *how, *command)
     assert "the client's results differ from what is wanted: lost: scope/stream has not" in result.stderr
 
 
@@ -119,12 +122,15 @@ def test_the_requests_of_a_trace_are_made_by_a_client_that_reconnects(trace: Pat
 @looped(
     ("arguments", "status", "says"),
     [
-        (("--client", "python {contoller}"), 2, "unknown placeholder {contoller} ({controller}?), only {host}, {port}"),
-        (("--client", "python 'a"), 2, "the command cannot be split into words: No closing quotation"),
-        (("--client", " "), 2, "the command is empty"),
+        (
+            ("--prepare", "python {contoller}"),
+            2,
+            "unknown placeholder {contoller} ({controller}?), only {host}, {port}",
+        ),
+        (("--prepare", "python 'a"), 2, "the command cannot be split into words: No closing quotation"),
+        (("--prepare", " "), 2, "the command is empty"),
         (("--",), 2, "the command is empty"),
         ((), 2, "give a command after --, or a TRACE"),
-        (("--client", "a", "--", "b"), 2, "--client and -- COMMAND are the same"),
         (("--", "/no/such/program"), 1, "'/no/such/program' cannot be started: No such file"),
         (("--", sys.executable, "-c", "import sys; sys.exit('wrong')"), 1, "ended with status 1: wrong"),
         (("--", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"), 1, "ended by signal 9"),

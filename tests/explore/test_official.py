@@ -1,4 +1,4 @@
-"""The official client, explored: what docs/how-to/explore-disconnects.md says of it."""
+"""The official client, explored: what docs/reference/explorer.md says of it."""
 
 from __future__ import annotations
 

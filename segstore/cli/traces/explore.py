@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from segstore.cli.terminal import MAX_WAIT_S, Finite, NewPath, echo, error_text
 from segstore.cli.traces.records import records_of, report_left_out
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from segstore.wire.trace import Record
 
 _COMMAND: Final = "segstore.explore command"
-_MOST_CLASSES: Final = 200
 
 
 class _WithCommand(click.Command):
@@ -70,7 +68,6 @@ _FILE: Final = NewPath(dir_okay=False, path_type=Path)
     options_metavar="[OPTIONS]",
 )
 @click.argument("trace", metavar="[TRACE] [-- COMMAND…]", type=click.Path(path_type=Path), required=False)
-@click.option("--client", type=click.UNPROCESSED, metavar="COMMAND", help="The client, as one word; see also TRACE.")
 @click.option("--prepare", type=click.UNPROCESSED, metavar="COMMAND", help="Run once; each run starts with its state.")
 @click.option(
     "-f", "--filter", "match", default="", metavar="EXPR", callback=_match, help="Fail only at matching requests."
@@ -99,21 +96,19 @@ _FILE: Final = NewPath(dir_okay=False, path_type=Path)
     help="Findings that do not fail.",
 )
 @click.option("--write-baseline", type=_FILE, metavar="FILE", help="Write the findings as a baseline.")
-def explore(trace: Path | None, client: str | None, prepare: str | None, **options: Any) -> int:
+def explore(trace: Path | None, prepare: str | None, **options: Any) -> int:
     """Run a client once without faults, then once for each failure at each of its requests, and report what breaks.
 
     The client is the command after `--`, with {host}, {port}, {controller} or {http} filled in, or SEGSTORE_CONTROLLER
     and SEGSTORE_HOST in its environment. Without a command, a client that reconnects and queries the stored data makes
-    the requests of TRACE. With TRACE and --client, the events of the trace must be stored at the end.
+    the requests of TRACE. With both, the events of the trace must be stored at the end.
     """
     from segstore.explore import CommandError
     from segstore.server.replay import read_script
     from segstore.traces import make_folder
 
     words = click.get_current_context().meta.get(_COMMAND)
-    if client is not None and words is not None:
-        raise click.UsageError("--client and -- COMMAND are the same: give one of them")
-    command = _client(client if words is None else words, "--client" if words is None else "--")
+    command = _client(words, "--")
     preparing = _client(prepare, "--prepare")
     if command is None and trace is None:
         raise click.UsageError("give a command after --, or a TRACE")
@@ -127,9 +122,6 @@ def explore(trace: Path | None, client: str | None, prepare: str | None, **optio
         make_folder(out)  # before the runs, which may take long
         if trace is not None and any(file.samefile(trace) for file in out.glob("finding-*.jsonl") if file.is_file()):
             raise click.BadParameter(f"{out} contains {trace}, which is being read", param_hint="--out")
-    logger = logging.getLogger("segstore")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)  # the faults, and their consequences, are intended
     try:
         exploration = asyncio.run(_explored(command, preparing, records, options))
     except CommandError as error:
@@ -137,11 +129,9 @@ def explore(trace: Path | None, client: str | None, prepare: str | None, **optio
     except (OSError, ValueError, RuntimeError, TimeoutError) as error:
         what = error_text(error) if isinstance(error, OSError) and error.errno else str(error)
         raise click.ClickException(f"the run without faults: {what}") from error
-    finally:
-        logger.setLevel(level)
     if command is not None and command.left_behind:
         echo("the command leaves processes behind, which were killed after each run", err=True)
-    return _report(exploration, options)
+    return _report(exploration, options, _again(trace, prepare, options))
 
 
 def _client(command: str | list[str] | None, option: str) -> CommandClient | None:
@@ -176,10 +166,8 @@ async def _explored(
 
 def _print_plan(plan: Plan) -> None:
     """Prints the classes before the first run with a failure."""
-    for alike in plan.classes[:_MOST_CLASSES]:
+    for alike in plan.classes:
         echo(alike, err=True)
-    if len(plan.classes) > _MOST_CLASSES:
-        echo(f"and {len(plan.classes) - _MOST_CLASSES:,} more classes", err=True)
     echo(f"{len(plan.classes)} classes of requests and calls, {len(plan.injections):,} runs", err=True)
 
 
@@ -193,58 +181,47 @@ def _tell(done: int, of: int, finding: Finding | None) -> None:
         click.echo(f"{line}{done} of {of} runs{line if done == of else ''}", err=True, nl=False)
 
 
-def _report(exploration: Exploration, options: dict[str, Any]) -> int:
-    from segstore.explore import baseline, junit, page
+def _again(trace: Path | None, prepare: str | None, options: dict[str, Any]) -> list[str]:
+    """Returns the command line that repeats runs, without their names; nothing for a trace, which is shortened."""
+    words = click.get_current_context().meta.get(_COMMAND)
+    if words is None:
+        return []
+    values = {"--prepare": prepare, "--stores": options["stores"]}
+    if click.get_current_context().get_parameter_source("timeout_s") is ParameterSource.COMMANDLINE:
+        values["--timeout-s"] = f"{options['timeout_s']:g}"
+    again = ["segstore", "explore"]
+    again += [word for name, value in values.items() if value is not None for word in (name, str(value))]
+    again += ["--any-order"] if options["any_order"] else []
+    return [*again, *([] if trace is None else [str(trace)]), "--", *words]
+
+
+def _report(exploration: Exploration, options: dict[str, Any], again: list[str]) -> int:
+    from segstore.explore import baseline, grouped, junit, shown, write_fixture, write_matrix
 
     known, out = options["known"], options["out"]
     new = exploration.new(known)
-    for number, finding in enumerate(exploration.findings, 1):
-        is_new = finding in new
-        for line in str(finding).splitlines():
-            echo(line, fg="red" if is_new else None)
-        if not is_new:
-            echo("  in the baseline")
-            continue
-        if finding.rules:
-            echo(f"  faults: {finding.rules}")
-        echo(f"  pytest: {finding.pytest}")
+    if out is not None:
+        for number, finding in enumerate(new, 1):
+            write_fixture(finding, out / f"finding-{number}.jsonl")
+    for group in grouped(new):
+        head, *lines = shown(group, again)
+        echo(head, fg="red")
+        for line in lines:
+            echo(line)
         if out is not None:
-            _write(finding, out / f"finding-{number}.jsonl")
+            echo(f"  trace: {out / f'finding-{new.index(group[0]) + 1}.jsonl'}")
+    for finding in exploration.findings:
+        if finding not in new:
+            echo(f"in the baseline: {finding.name}")
     for line in exploration.lines:
         echo(line, err=True)
     if (path := options["page"]) is not None:
-        path.write_text(page(exploration, _write_pages(exploration, path)), encoding="utf-8")
+        write_matrix(exploration, path)
     if (path := options["junit"]) is not None:
         path.write_text(junit(exploration, known), encoding="utf-8")
     if (path := options["write_baseline"]) is not None:
         path.write_text(baseline(exploration), encoding="utf-8")
-    count = f"{exploration.runs} run{'s' if exploration.runs != 1 else ''}"
-    echo(f"{count}, {len(exploration.findings)} broke", err=True)
+    echo(exploration.summary, err=True)
     if not exploration.cells:
         echo("nothing failed: there was no request, or none that matches the filter", err=True)
     return 1 if new else 0
-
-
-def _write(finding: Finding, path: Path) -> None:
-    from segstore.traces import write_trace
-    from segstore.wire.trace import Metadata
-
-    values = {"failure": finding.name, "broken": "; ".join(finding.broken)}
-    write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
-    echo(f"  written to {path}")
-
-
-def _write_pages(exploration: Exploration, path: Path) -> dict[str, str]:
-    """Writes the trace of each finding and its page beside the matrix; returns the links."""
-    from segstore.traces import make_folder
-    from segstore.view import write_page
-
-    links: dict[str, str] = {}
-    folder = path.with_suffix(".runs")
-    for number, finding in enumerate(exploration.findings, 1):
-        make_folder(folder)
-        trace = folder / f"finding-{number}.jsonl"
-        _write(finding, trace)
-        write_page(trace.with_suffix(".html"), [trace])
-        links[finding.name] = f"{folder.name}/finding-{number}.html"
-    return links

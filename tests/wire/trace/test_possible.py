@@ -140,7 +140,7 @@ def test_doors_take_the_filters_that_can_match_there(server: RunningServer, tmp_
             "GET /v1/requests/wait": http(server, "requests/wait?timeout_s=0.001"),
             "ctl requests": command(*ctl, "requests", "{}"),
             "ctl verify": command(*ctl, "verify", "{}", "--at-least", "0"),
-            "explore": command("explore", str(TRACE), "--client", "", "-f", "{}"),
+            "explore": command("explore", str(TRACE), "--prepare", "", "-f", "{}"),
             "ctl wait": command(*ctl, "wait", "{}", "--timeout-s", "0.001"),
         },
         "trace": {
