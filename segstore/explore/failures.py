@@ -106,11 +106,23 @@ _SUCCESSES: Final = frozenset({"SUCCESS", "OK", "STARTED", "IN_PROGRESS", "OPEN"
 _NO_PIPES: Final = "gRPC owns the controller's sockets"
 
 
+_REPLY_GONE: Final = frozenset({"cut after", "cut within", "reset after", "half-open", "store restarts"})
+"""The request is executed and not answered: a conditional update of a table that is repeated conflicts with itself."""
+
+
 def failures_at(point: Point, *, late_s: float, stores: int, streams: bool = True) -> Iterator[Failure | NotInjected]:
     """Yields the failures of a point. late_s: how late a late reply is. stores: the number of stores.
 
     streams: whether the controller knows streams.
     """
+    for failure in _all_at(point, late_s, stores, streams=streams):
+        if isinstance(failure, Failure) and failure.name in _REPLY_GONE and point.type_name in _KEYS:
+            yield failure._replace(is_retried=False)
+        else:
+            yield failure
+
+
+def _all_at(point: Point, late_s: float, stores: int, *, streams: bool) -> Iterator[Failure | NotInjected]:
     if point.is_call:
         yield from _of_call(point.type_name, point.reply)
         yield NotInjected("cut", _NO_PIPES)

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from segstore.explore.commands import ClientFailed
 from segstore.explore.running import Run
 from segstore.server.replay import read_script
+from segstore.wire import decode
 from segstore.wire.blocks import Append, split_events
 from segstore.wire.history import RULES, Verdicts, judge, placed
 from segstore.wire.names import parent_of, stream_of
 from segstore.wire.printable import printable
-from segstore.wire.trace import Direction, Record
+from segstore.wire.trace import Call, Direction, Record, RecordKind
 
 _SPUN_PER_S: Final = 100
 _SPUN_FACTOR: Final = 10
@@ -31,6 +32,7 @@ _MOST_SHOWN: Final = 200
 _BUGS: Final = (TypeError, AttributeError, NameError, LookupError, RecursionError, ArithmeticError)
 """Errors of Python that are bugs of the client, whatever the store has answered."""
 _PANIC: Final = re.compile("panicked at|fatal error|Segmentation fault|core dumped")
+_PANIC_TEXT: Final = re.compile(f"[^\\n]*(?:{_PANIC.pattern})[^\\n]*(?:\\n[^\\n]+)?")
 _RUST_PANIC: Final = 101
 Segments = Mapping[str, Sequence[bytes]]
 
@@ -119,7 +121,8 @@ def _is_crash(error: BaseException) -> bool:
 
 
 def _said_by(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    panic = _PANIC_TEXT.search(error.said) if isinstance(error, ClientFailed) else None
+    text = " ".join((str(error) if panic is None else panic[0]).split())
     return text if isinstance(error, ClientFailed) else f"{type(error).__name__}: {text}"
 
 
@@ -130,14 +133,46 @@ def _shown(output: bytes | None) -> str:
 def _rules(run: Run, known: frozenset[str]) -> tuple[list[tuple[str, str]], Counter[tuple[str, str]]]:
     """Returns the rules that a run breaks, without those known, and the open questions."""
     verdicts: Verdicts = judge(placed(run.records, "run"))
-    broken = []
-    for verdict in verdicts.broken:
-        # Rules of the protocol that a reply breaks are broken by the injected failure.
-        last = run.records[verdict.places[-1].record]
-        is_clients = RULES[verdict.rule].family != "Protocol" or last.direction is Direction.REQUEST
-        if is_clients and verdict.rule not in known:
-            broken.append((verdict.rule, verdict.text))
-    return broken, verdicts.unknown
+    # Rules of the protocol that a reply breaks are broken by the injected failure.
+    broken = [
+        verdict
+        for verdict in verdicts.broken
+        if RULES[verdict.rule].family == "Protocol"
+        and run.records[verdict.places[-1].record].direction is Direction.REQUEST
+    ]
+    records = _without_invented(run)
+    if records is not run.records:
+        verdicts = judge(placed(records, "run"))
+    broken += [verdict for verdict in verdicts.broken if RULES[verdict.rule].family != "Protocol"]
+    return [(verdict.rule, verdict.text) for verdict in broken if verdict.rule not in known], verdicts.unknown
+
+
+def _without_invented(run: Run) -> list[Record]:
+    """Returns a run's records without the replies that its failures invent: what they say is not true."""
+    calls: set[tuple[str, str]] = set()
+    replies: set[str] = set()
+    for point, failure in run.injections:
+        action = failure.action or {}
+        calls |= {
+            (point.type_name, said) for said in (action.get("status"), *action.get("answer", {}).values()) if said
+        }
+        replies |= {action["error"].casefold()} if "error" in action else set()
+    return (
+        [record for record in run.records if not _is_invented(record, calls, replies)]
+        if calls or replies
+        else run.records
+    )
+
+
+def _is_invented(record: Record, calls: Collection[tuple[str, str]], replies: Collection[str]) -> bool:
+    if record.direction is Direction.REQUEST:
+        return False
+    if record.kind is RecordKind.CALL:
+        call = Call.unpack(record.data)
+        return call is not None and (call.rpc, call.outcome) in calls
+    if record.kind is not RecordKind.FRAME:
+        return False
+    return decode(record.data, unknown="keep").type_name.replace("_", "").casefold() in replies
 
 
 # --- stored events ----------------------------------------------------------------------------------------------------

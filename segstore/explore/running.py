@@ -109,7 +109,8 @@ class Injection(NamedTuple):
                 await self.failure.change.make(mock, next(iter(request.segments), ""), request.store)
             except (ControllerError, RuntimeError, LookupError, ValueError, TimeoutError) as error:
                 impossible[name] = str(error) or type(error).__name__
-            mock.faults.release(name)
+            finally:  # also if the client ends first: a held request keeps its connection open
+                mock.faults.release(name)
 
 
 class Run(NamedTuple):

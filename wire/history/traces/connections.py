@@ -21,6 +21,7 @@ from segstore.wire.commands import (
     ConditionalAppend,
     ConditionalBlockEnd,
     DataAppended,
+    SetupAppend,
 )
 from segstore.wire.errors import WireError
 from segstore.wire.history.facts import (
@@ -117,6 +118,9 @@ class ConnectionFold:
                 self._unrecorded += 1
             else:
                 findings.append(Fact(writer.key, place, _sent(writer, command, block)))
+        elif type(command) is SetupAppend and command.writer_id not in self._writers:
+            # Appends may be sent before the reply.
+            self._add_writer(command.writer_id, command.segment)
         self._requests.add(command, Waiting(command, place))
         return findings
 
@@ -139,18 +143,21 @@ class ConnectionFold:
 
     def _answered(self, place: Place, request: Waiting, reply: Command) -> Iterable[Finding]:
         if isinstance(reply, AppendSetup):
-            name, key = str(reply.writer_id), segment_key(reply.segment)
-            self._writers[reply.writer_id] = _Writer(reply.segment, name, key)
-            return [Fact(key, place, SetUp(reply.segment, name, reply.last_event_number, request.place))]
+            writer = self._add_writer(reply.writer_id, reply.segment)
+            return [Fact(writer.key, place, SetUp(reply.segment, writer.name, reply.last_event_number, request.place))]
         append = request.command
         if type(append) in _APPENDS:
-            writer = self._writers.get(append.writer_id)
-            if writer is None:
+            failed = self._writers.get(append.writer_id)
+            if failed is None:
                 return ()
             number = append.last_event_number if isinstance(append, AppendBlockEnd) else append.event_number
-            return [Fact(writer.key, place, Refused(writer.segment, writer.name, number, reply.type_name))]
+            return [Fact(failed.key, place, Refused(failed.segment, failed.name, number, reply.type_name))]
         make = _ANSWERED.get(type(append))
         return () if make is None else make(place, request, reply)
+
+    def _add_writer(self, writer_id: Any, segment: str) -> _Writer:
+        writer = self._writers[writer_id] = _Writer(segment, str(writer_id), segment_key(segment))
+        return writer
 
 
 def _sent(writer: _Writer, command: Any, block: AppendBlock | None) -> Sent:
