@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from segstore.client.connection import Locations
 from segstore.client.controller import Cluster
-from segstore.client.errors import NoSuchStream
+from segstore.client.errors import NoSuchStream, ProtocolViolation
 from segstore.client.stream import Revision, RevisionedStream, StateSynchronizer
 from segstore.wire.reader_groups import GroupState, InitialState, Update, encode_update
 
@@ -96,10 +96,11 @@ class GroupLog:
         return await (await self._opened()).fetch()
 
     async def initialise(self, initial: InitialState) -> GroupState:
-        """Writes the group's first state, unless another client has; returns the state."""
+        """Writes the group's first state, unless another client has; returns the state. Raises ProtocolViolation."""
         synchronizer = await self._opened()
         await synchronizer.initialise(encode_update(initial))
-        assert synchronizer.state is not None
+        if synchronizer.state is None:
+            raise ProtocolViolation(f"{self.facts['stream']} refuses its first record, and has none", **self.facts)
         return synchronizer.state
 
     async def update(self, decide: Callable[[GroupState], Sequence[Update]]) -> GroupState:

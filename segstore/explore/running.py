@@ -118,6 +118,7 @@ class Run(NamedTuple):
 
     Args:
         segments: The events of each segment; tables, indexes and open transactions excepted.
+        unframed: The segments whose contents are no events, such as those of byte streams.
         output: What the client has printed or returned as bytes; None for other clients.
         error: What the client has raised.
         is_hung: Whether it was cancelled.
@@ -130,6 +131,7 @@ class Run(NamedTuple):
 
     injections: tuple[Injection, ...]
     segments: dict[str, list[bytes]]
+    unframed: frozenset[str]
     output: bytes | None
     error: BaseException | None
     is_hung: bool
@@ -205,16 +207,17 @@ async def run_once(setting: RunSetting, *injections: Injection) -> Run:
         await asyncio.gather(*changes, return_exceptions=True)
         requests = mock.requests()
         mock.faults.toxics.clear()
-        leaked = 0 if is_hung else await _left_open(mock, setting.closing_s)
+        late_s = sum((injection.failure.action or {}).get("delay_ms", 0) for injection in injections) / 1000
+        leaked = 0 if is_hung else await _left_open(mock, setting.closing_s + late_s)
         await _owned(mock)
-        segments = _contents(mock)
+        segments, unframed = _contents(mock)
         violation = None if setting.check is None else setting.check(mock)
         fired = frozenset(decision.rule for decision in mock.faults.decisions)
         chosen = {seen.number for seen in mock.requests(setting.match)}
         waiting = _waiting(requests) if is_hung else []
     points = points_of(requests)
     return Run(
-        injections, segments, output, error, is_hung, duration_s, recorder.records(), points,
+        injections, segments, unframed, output, error, is_hung, duration_s, recorder.records(), points,
         points_of(requests, chosen) if setting.match else points,
         fired - impossible.keys(), impossible, waiting, leaked, violation,
     )  # fmt: skip
@@ -271,24 +274,24 @@ def _is_over(seen: Seen) -> bool:
     return seen.type_name == "KEEP_ALIVE" or any(": close" in fault for fault in seen.faults)
 
 
-def _contents(mock: ExploredCluster) -> dict[str, list[bytes]]:
-    """Returns the events of each segment; contents that are no events count as a single event.
+def _contents(mock: ExploredCluster) -> tuple[dict[str, list[bytes]], frozenset[str]]:
+    """Returns the events of each segment, and the segments whose contents are no events; these count as a single event.
 
     Tables, such as the state of a reader group, differ between runs without faults; open transactions are not stored
     yet.
     """
-    return {
-        name: _events(segment.read_bytes(segment.start_offset, segment.length - segment.start_offset))
-        for name, segment in mock.segments.items()
-        if not (is_index(name) or parent_of(name) or segment.is_table or "/_" in f"/{name}")
-    }
-
-
-def _events(data: bytes) -> list[bytes]:
-    """Returns the events without their headers; all bytes as one if they are not events."""
-    events: list[bytes] = []
-    end = split_events(data, 0, len(data), 0, lambda event, *_: event, None, events)
-    return events if end == len(data) else [data]
+    contents: dict[str, list[bytes]] = {}
+    unframed = set()
+    for name, segment in mock.segments.items():
+        if is_index(name) or parent_of(name) or segment.is_table or "/_" in f"/{name}":
+            continue
+        data = segment.read_bytes(segment.start_offset, segment.length - segment.start_offset)
+        events: list[bytes] = []
+        if split_events(data, 0, len(data), 0, lambda event, *_: event, None, events) != len(data):
+            events = [data]
+            unframed.add(name)
+        contents[name] = events
+    return contents, frozenset(unframed)
 
 
 class MemoryRecorder(TraceRecorder):
