@@ -34,6 +34,8 @@ _LOOK_S: Final = 0.002
 _OWNED_S: Final = 10.0
 _MOST_WAITING: Final = 5
 _PREPARED: Final = "prepared"
+_BLOCK_BYTES: Final = 64 * 1024
+"""Larger blocks take milliseconds to allocate, in each run."""
 
 
 class ExploredCluster(MockCluster):
@@ -298,7 +300,8 @@ class MemoryRecorder(TraceRecorder):
     """Keeps a run's traffic in memory."""
 
     def __init__(self) -> None:
-        super().__init__(TraceWriter(make_mark(os.urandom(8)), Metadata(17, "segstore explore")))
+        mark = make_mark(os.urandom(8))
+        super().__init__(TraceWriter(mark, Metadata(17, "segstore explore"), block_bytes=_BLOCK_BYTES))
         self._blocks = [self._writer.start()]
 
     def take_block(self) -> None:
