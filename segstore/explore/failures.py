@@ -71,15 +71,15 @@ _WRONG_HOST: Final = (
     Failure("WrongHost", {"error": "WrongHost"}, is_retried=True),
     Failure("WrongHost for ever", {"error": "WrongHost"}, is_lasting=True, may_wait=True),
 )
-_APPENDS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND"})
-_WRITES: Final = _APPENDS | {"SETUP_APPEND", "MERGE_SEGMENTS", "TRUNCATE_SEGMENT"}
+APPENDS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND", "CONDITIONAL_BLOCK_END"})
+_WRITES: Final = APPENDS | {"SETUP_APPEND", "MERGE_SEGMENTS", "TRUNCATE_SEGMENT"}
 _KEYS: Final = frozenset({"UPDATE_TABLE_ENTRIES", "REMOVE_TABLE_KEYS"})
 _COMMON: Final[dict[str, Callable[[str], bool]]] = {
     "NoSuchSegment": lambda name: not name.startswith("CREATE_"),
     "SegmentAlreadyExists": lambda name: name.startswith("CREATE_"),
     "SegmentIsSealed": lambda name: name in _WRITES or name in _KEYS,
     "SegmentIsTruncated": lambda name: name in ("READ_SEGMENT", "TRUNCATE_SEGMENT"),
-    "InvalidEventNumber": lambda name: name in _APPENDS,
+    "InvalidEventNumber": lambda name: name in APPENDS,
     "ConditionalCheckFailed": lambda name: name == "CONDITIONAL_APPEND",
     "TableKeyBadVersion": lambda name: name in _KEYS,
     "TableKeyDoesNotExist": lambda name: name in _KEYS,

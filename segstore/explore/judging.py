@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from segstore.explore.commands import ClientFailed
+from segstore.explore.failures import APPENDS
 from segstore.explore.running import Run
 from segstore.server.replay import read_script
 from segstore.wire import decode
@@ -157,7 +158,10 @@ def _rules(run: Run, known: frozenset[str]) -> tuple[list[tuple[str, str]], Coun
 
 
 def _without_invented(run: Run) -> list[Record]:
-    """Returns a run's records without the replies that its failures invent: what they say is not true."""
+    """Returns a run's records without the replies that its failures invent: what they say is not true.
+
+    A refused append stays: that it is not stored is true.
+    """
     calls: set[tuple[str, str]] = set()
     replies: set[str] = set()
     for point, failure in run.injections:
@@ -165,7 +169,8 @@ def _without_invented(run: Run) -> list[Record]:
         calls |= {
             (point.type_name, said) for said in (action.get("status"), *action.get("answer", {}).values()) if said
         }
-        replies |= {action["error"].casefold()} if "error" in action else set()
+        if "error" in action and point.type_name not in APPENDS:
+            replies.add(action["error"].casefold())
     return (
         [record for record in run.records if not _is_invented(record, calls, replies)]
         if calls or replies
