@@ -89,7 +89,7 @@ _COMMON: Final[dict[str, Callable[[str], bool]]] = {
 """Failure reply → the requests that it may answer, besides WrongHost and AuthTokenCheckFailed, which any may get."""
 _CONFLICTS: Final = frozenset({"ConditionalCheckFailed", "TableKeyBadVersion"})
 """Another client was faster: a reader of a group tries again, other clients report it."""
-_CONTRADICTIONS: Final = frozenset({"NoSuchSegment", "SegmentIsSealed"})
+_CONTRADICTIONS: Final = frozenset({"NoSuchSegment", "SegmentAlreadyExists", "SegmentIsSealed"})
 _TOKENS: Final = (
     Failure(
         "token expired", {"error": "AuthTokenCheckFailed", "fields": {"error_code": "TOKEN_EXPIRED"}}, is_retried=True
