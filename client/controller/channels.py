@@ -134,7 +134,8 @@ class ControllerChannels(OfOneLoop):
         """Makes one unary call and returns the answer; the caller checks the status field in it.
 
         Raises NoNodeAvailable, PeerRefused (after retries until the deadline), RequestTimedOut, NoSuchStream (not
-        found), TokenRefused, RequestRejected, ProtocolViolation, OutcomeUnknown, Closed.
+        found), TokenRefused, RequestRejected (after retries, if the method is repeatable and the status may change),
+        ProtocolViolation, OutcomeUnknown, Closed.
         """
         with nullcontext() if self._telemetry is None else self._telemetry.calling(method):
             return await self._ask(method, request, timeout_ms)
