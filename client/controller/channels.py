@@ -54,6 +54,12 @@ _OPTIONS: Final = (
 _REFUSED: Final = frozenset({grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED})
 _ASK_AGAIN: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 """gRPC servers end calls in flight with CANCELLED when they shut down."""
+_FAILED_ONCE: Final = frozenset(
+    {grpc.StatusCode.ABORTED, grpc.StatusCode.DATA_LOSS, grpc.StatusCode.DEADLINE_EXCEEDED}
+    | {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INTERNAL, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    | {grpc.StatusCode.UNKNOWN}
+)
+"""`ControllerImpl` calls again after these, too. Repeatable calls are repeated, within `ClientSettings.retry`."""
 _NOTICED_S: Final = 0.1
 """gRPC may end the calls of a lost connection, as if they were refused, a little earlier than its state changes."""
 
@@ -128,7 +134,8 @@ class ControllerChannels(OfOneLoop):
         """Makes one unary call and returns the answer; the caller checks the status field in it.
 
         Raises NoNodeAvailable, PeerRefused (after retries until the deadline), RequestTimedOut, NoSuchStream (not
-        found), TokenRefused, RequestRejected, ProtocolViolation, OutcomeUnknown, Closed.
+        found), TokenRefused, RequestRejected (after retries, if the method is repeatable and the status may change),
+        ProtocolViolation, OutcomeUnknown, Closed.
         """
         with nullcontext() if self._telemetry is None else self._telemetry.calling(method):
             return await self._ask(method, request, timeout_ms)
@@ -137,7 +144,7 @@ class ControllerChannels(OfOneLoop):
         limit_ms = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         search = _Search(method, self._loop.time(), limit_ms, self._settings.refused_timeout_ms)
         deadline = search.began_s + limit_ms / 1000
-        refusals = unavailable = 0
+        refusals = unavailable = failures = 0
         while True:
             shown = await self._authorization(method, limit_ms, deadline)
             node = await self._ready_node(search)
@@ -158,7 +165,15 @@ class ControllerChannels(OfOneLoop):
                     refusals += 1
                     if self._credentials is not None and self._credentials.refused(shown):
                         continue
-                if error.code() not in _ASK_AGAIN:
+                failures += 1
+                pause_s = self._settings.retry.delay_ms(failures, self._random) / 1000
+                is_repeated = (
+                    error.code() in _FAILED_ONCE
+                    and METHODS[method].repeatable
+                    and not self._settings.retry.exhausted(failures)
+                    and self._loop.time() + pause_s < deadline
+                )
+                if error.code() not in _ASK_AGAIN and not is_repeated:
                     raise _error(
                         method, node, error, limit_ms, _stream_of(request)
                     ) from None  # the status and its text are in it
@@ -166,6 +181,9 @@ class ControllerChannels(OfOneLoop):
                 if channel.get_state() is not grpc.ChannelConnectivity.READY:
                     self._lost(node)
                     self._check_repeatable(method, node, request, error)
+                    continue
+                if is_repeated:
+                    await asyncio.sleep(pause_s)
                     continue
                 if not METHODS[method].repeatable:
                     await asyncio.sleep(_NOTICED_S)

@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from segstore.client.connection import Locations
 from segstore.client.controller import Cluster
-from segstore.client.errors import NoSuchStream
+from segstore.client.errors import NoSuchStream, ProtocolViolation
 from segstore.client.stream import Revision, RevisionedStream, StateSynchronizer
 from segstore.wire.reader_groups import GroupState, InitialState, Update, encode_update
 
 _PREFIX: Final = "_RG"
+_FIRST_TRIES: Final = 3
 _COMPACT_BYTES: Final = 512 * 1024
 _COMPACT_SHARE: Final = 0.05
 """The probability of a compaction when it is due, so that readers do not do it together."""
@@ -96,11 +97,13 @@ class GroupLog:
         return await (await self._opened()).fetch()
 
     async def initialise(self, initial: InitialState) -> GroupState:
-        """Writes the group's first state, unless another client has; returns the state."""
+        """Writes the group's first state, unless another client has; returns the state. Raises ProtocolViolation."""
         synchronizer = await self._opened()
-        await synchronizer.initialise(encode_update(initial))
-        assert synchronizer.state is not None
-        return synchronizer.state
+        for _ in range(_FIRST_TRIES):
+            await synchronizer.initialise(encode_update(initial))
+            if synchronizer.state is not None:
+                return synchronizer.state
+        raise ProtocolViolation(f"{self.facts['stream']} refuses its first record, and has none", **self.facts)
 
     async def update(self, decide: Callable[[GroupState], Sequence[Update]]) -> GroupState:
         """Writes the updates that `decide` returns, which is called again on a conflict; returns the new state."""

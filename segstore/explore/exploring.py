@@ -263,6 +263,8 @@ class _Explorer:
     async def _run(self, injections: tuple[Injection, ...]) -> Finding | None:
         run = await run_once(self._setting, *injections)
         self._runs += 1
+        if run.is_hung and not any(injection.failure.may_wait for injection in injections):
+            run = await run_once(self._setting, *injections)  # the machine may have been busy
         broken, unknown = judged(self._good, run, keep_order=self._keep_order, timeout_s=self._setting.timeout_s)
         self._unknown += unknown
         finding = Finding(injections, tuple(broken), run.records) if broken else None

@@ -71,15 +71,15 @@ _WRONG_HOST: Final = (
     Failure("WrongHost", {"error": "WrongHost"}, is_retried=True),
     Failure("WrongHost for ever", {"error": "WrongHost"}, is_lasting=True, may_wait=True),
 )
-_APPENDS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND"})
-_WRITES: Final = _APPENDS | {"SETUP_APPEND", "MERGE_SEGMENTS", "TRUNCATE_SEGMENT"}
+APPENDS: Final = frozenset({"APPEND_BLOCK_END", "CONDITIONAL_APPEND", "CONDITIONAL_BLOCK_END"})
+_WRITES: Final = APPENDS | {"SETUP_APPEND", "MERGE_SEGMENTS", "TRUNCATE_SEGMENT"}
 _KEYS: Final = frozenset({"UPDATE_TABLE_ENTRIES", "REMOVE_TABLE_KEYS"})
 _COMMON: Final[dict[str, Callable[[str], bool]]] = {
     "NoSuchSegment": lambda name: not name.startswith("CREATE_"),
     "SegmentAlreadyExists": lambda name: name.startswith("CREATE_"),
     "SegmentIsSealed": lambda name: name in _WRITES or name in _KEYS,
     "SegmentIsTruncated": lambda name: name in ("READ_SEGMENT", "TRUNCATE_SEGMENT"),
-    "InvalidEventNumber": lambda name: name in _APPENDS,
+    "InvalidEventNumber": lambda name: name in APPENDS,
     "ConditionalCheckFailed": lambda name: name == "CONDITIONAL_APPEND",
     "TableKeyBadVersion": lambda name: name in _KEYS,
     "TableKeyDoesNotExist": lambda name: name in _KEYS,
@@ -89,7 +89,7 @@ _COMMON: Final[dict[str, Callable[[str], bool]]] = {
 """Failure reply → the requests that it may answer, besides WrongHost and AuthTokenCheckFailed, which any may get."""
 _CONFLICTS: Final = frozenset({"ConditionalCheckFailed", "TableKeyBadVersion"})
 """Another client was faster: a reader of a group tries again, other clients report it."""
-_CONTRADICTIONS: Final = frozenset({"NoSuchSegment", "SegmentIsSealed"})
+_CONTRADICTIONS: Final = frozenset({"NoSuchSegment", "SegmentAlreadyExists", "SegmentIsSealed"})
 _TOKENS: Final = (
     Failure(
         "token expired", {"error": "AuthTokenCheckFailed", "fields": {"error_code": "TOKEN_EXPIRED"}}, is_retried=True
@@ -106,11 +106,23 @@ _SUCCESSES: Final = frozenset({"SUCCESS", "OK", "STARTED", "IN_PROGRESS", "OPEN"
 _NO_PIPES: Final = "gRPC owns the controller's sockets"
 
 
+_REPLY_GONE: Final = frozenset({"cut after", "cut within", "reset after", "half-open", "store restarts"})
+"""The request is executed and not answered: a conditional update of a table that is repeated conflicts with itself."""
+
+
 def failures_at(point: Point, *, late_s: float, stores: int, streams: bool = True) -> Iterator[Failure | NotInjected]:
     """Yields the failures of a point. late_s: how late a late reply is. stores: the number of stores.
 
     streams: whether the controller knows streams.
     """
+    for failure in _all_at(point, late_s, stores, streams=streams):
+        if isinstance(failure, Failure) and failure.name in _REPLY_GONE and point.type_name in _KEYS:
+            yield failure._replace(is_retried=False)
+        else:
+            yield failure
+
+
+def _all_at(point: Point, late_s: float, stores: int, *, streams: bool) -> Iterator[Failure | NotInjected]:
     if point.is_call:
         yield from _of_call(point.type_name, point.reply)
         yield NotInjected("cut", _NO_PIPES)

@@ -11,18 +11,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from segstore.explore.commands import ClientFailed
+from segstore.explore.failures import APPENDS
 from segstore.explore.running import Run
 from segstore.server.replay import read_script
+from segstore.wire import decode
 from segstore.wire.blocks import Append, split_events
 from segstore.wire.history import RULES, Verdicts, judge, placed
 from segstore.wire.names import parent_of, stream_of
 from segstore.wire.printable import printable
-from segstore.wire.trace import Direction, Record
+from segstore.wire.trace import Call, Direction, Record, RecordKind
 
 _SPUN_PER_S: Final = 100
 _SPUN_FACTOR: Final = 10
@@ -31,6 +33,7 @@ _MOST_SHOWN: Final = 200
 _BUGS: Final = (TypeError, AttributeError, NameError, LookupError, RecursionError, ArithmeticError)
 """Errors of Python that are bugs of the client, whatever the store has answered."""
 _PANIC: Final = re.compile("panicked at|fatal error|Segmentation fault|core dumped")
+_PANIC_TEXT: Final = re.compile(f"[^\\n]*(?:{_PANIC.pattern})[^\\n]*(?:\\n[^\\n]+)?")
 _RUST_PANIC: Final = 101
 Segments = Mapping[str, Sequence[bytes]]
 
@@ -71,11 +74,13 @@ def judged(good: Good, run: Run, *, keep_order: bool, timeout_s: float) -> tuple
     lines = [*_of_client(good, run, timeout_s)]
     has_claimed_success = run.error is None and not run.is_hung
     if not any(failure.may_lose for failure in failures):
+        # The bytes that a client has stored before it raised are no event of the run without faults.
+        partial = frozenset() if has_claimed_success else frozenset(map(_stream, good.run.unframed))
         lines += compared(
             good.segments,
             run.segments,
             good.run.records if keep_order else None,
-            except_for=good.varying,
+            except_for=good.varying | partial,
             missing=has_claimed_success,
         )
         if has_claimed_success and good.prints_same and run.output != good.run.output:
@@ -100,7 +105,7 @@ def _of_client(good: Good, run: Run, timeout_s: float) -> Iterator[str]:
             yield f"crashed: {said}"
         elif isinstance(run.error, AssertionError):
             yield f"check: {said}"
-        elif failures and all(failure.is_retried for failure in failures):
+        elif failures and all(failure.is_retried for failure in failures) and not _ends_bytes(good, run):
             yield f"gave up: {said}; the reference's client continues"
     # 4. It makes requests without end.
     count, usual = len(run.points), len(good.run.points)
@@ -112,6 +117,13 @@ def _of_client(good: Good, run: Run, timeout_s: float) -> Iterator[str]:
         yield f"leaked: {run.leaked} connections are open at the end, {good.run.leaked} without a fault"
 
 
+def _ends_bytes(good: Good, run: Run) -> bool:
+    """Whether a byte stream was scaled, which ends its only segment."""
+    return any(
+        failure.name.startswith("scale") and point.segment in good.run.unframed for point, failure in run.injections
+    )
+
+
 def _is_crash(error: BaseException) -> bool:
     if isinstance(error, ClientFailed):
         return error.status < 0 or error.status == _RUST_PANIC or _PANIC.search(error.said) is not None
@@ -119,7 +131,8 @@ def _is_crash(error: BaseException) -> bool:
 
 
 def _said_by(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    panic = _PANIC_TEXT.search(error.said) if isinstance(error, ClientFailed) else None
+    text = " ".join((str(error) if panic is None else panic[0]).split())
     return text if isinstance(error, ClientFailed) else f"{type(error).__name__}: {text}"
 
 
@@ -130,14 +143,50 @@ def _shown(output: bytes | None) -> str:
 def _rules(run: Run, known: frozenset[str]) -> tuple[list[tuple[str, str]], Counter[tuple[str, str]]]:
     """Returns the rules that a run breaks, without those known, and the open questions."""
     verdicts: Verdicts = judge(placed(run.records, "run"))
-    broken = []
-    for verdict in verdicts.broken:
-        # Rules of the protocol that a reply breaks are broken by the injected failure.
-        last = run.records[verdict.places[-1].record]
-        is_clients = RULES[verdict.rule].family != "Protocol" or last.direction is Direction.REQUEST
-        if is_clients and verdict.rule not in known:
-            broken.append((verdict.rule, verdict.text))
-    return broken, verdicts.unknown
+    # Rules of the protocol that a reply breaks are broken by the injected failure.
+    broken = [
+        verdict
+        for verdict in verdicts.broken
+        if RULES[verdict.rule].family == "Protocol"
+        and run.records[verdict.places[-1].record].direction is Direction.REQUEST
+    ]
+    records = _without_invented(run)
+    if records is not run.records:
+        verdicts = judge(placed(records, "run"))
+    broken += [verdict for verdict in verdicts.broken if RULES[verdict.rule].family != "Protocol"]
+    return [(verdict.rule, verdict.text) for verdict in broken if verdict.rule not in known], verdicts.unknown
+
+
+def _without_invented(run: Run) -> list[Record]:
+    """Returns a run's records without the replies that its failures invent: what they say is not true.
+
+    A refused append stays: that it is not stored is true.
+    """
+    calls: set[tuple[str, str]] = set()
+    replies: set[str] = set()
+    for point, failure in run.injections:
+        action = failure.action or {}
+        calls |= {
+            (point.type_name, said) for said in (action.get("status"), *action.get("answer", {}).values()) if said
+        }
+        if "error" in action and point.type_name not in APPENDS:
+            replies.add(action["error"].casefold())
+    return (
+        [record for record in run.records if not _is_invented(record, calls, replies)]
+        if calls or replies
+        else run.records
+    )
+
+
+def _is_invented(record: Record, calls: Collection[tuple[str, str]], replies: Collection[str]) -> bool:
+    if record.direction is Direction.REQUEST:
+        return False
+    if record.kind is RecordKind.CALL:
+        call = Call.unpack(record.data)
+        return call is not None and (call.rpc, call.outcome) in calls
+    if record.kind is not RecordKind.FRAME:
+        return False
+    return decode(record.data, unknown="keep").type_name.replace("_", "").casefold() in replies
 
 
 # --- stored events ----------------------------------------------------------------------------------------------------

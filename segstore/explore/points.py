@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from segstore.wire.names import SegmentName, is_reader_group_table
+from segstore.wire.names import SegmentName
 
 if TYPE_CHECKING:
     from segstore.server.faults import Seen
@@ -55,11 +55,14 @@ class PointClass(NamedTuple):
 
 
 def kind_of(segment: str) -> str:
-    """Returns the kind of a segment: transaction, transient, reader group, watermarks, table, stream, or other."""
+    """Returns the kind of a segment: transaction, transient, reader group, watermarks, table, stream, or other.
+
+    The table of a reader group of the Rust client has the name of a table.
+    """
     name = SegmentName.parse(segment)
     if name.parent is not None:
         return "transaction" if name.transient_id is None else "transient"
-    if is_reader_group_table(segment) or (name.stream or "").startswith("_RG"):
+    if (name.stream or "").startswith("_RG"):
         return "reader group"
     if (name.stream or "").startswith("_MARK"):
         return "watermarks"

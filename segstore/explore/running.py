@@ -34,6 +34,8 @@ _LOOK_S: Final = 0.002
 _OWNED_S: Final = 10.0
 _MOST_WAITING: Final = 5
 _PREPARED: Final = "prepared"
+_BLOCK_BYTES: Final = 64 * 1024
+"""Larger blocks take milliseconds to allocate, in each run."""
 
 
 class ExploredCluster(MockCluster):
@@ -109,7 +111,8 @@ class Injection(NamedTuple):
                 await self.failure.change.make(mock, next(iter(request.segments), ""), request.store)
             except (ControllerError, RuntimeError, LookupError, ValueError, TimeoutError) as error:
                 impossible[name] = str(error) or type(error).__name__
-            mock.faults.release(name)
+            finally:  # also if the client ends first: a held request keeps its connection open
+                mock.faults.release(name)
 
 
 class Run(NamedTuple):
@@ -117,6 +120,7 @@ class Run(NamedTuple):
 
     Args:
         segments: The events of each segment; tables, indexes and open transactions excepted.
+        unframed: The segments whose contents are no events, such as those of byte streams.
         output: What the client has printed or returned as bytes; None for other clients.
         error: What the client has raised.
         is_hung: Whether it was cancelled.
@@ -129,6 +133,7 @@ class Run(NamedTuple):
 
     injections: tuple[Injection, ...]
     segments: dict[str, list[bytes]]
+    unframed: frozenset[str]
     output: bytes | None
     error: BaseException | None
     is_hung: bool
@@ -204,16 +209,17 @@ async def run_once(setting: RunSetting, *injections: Injection) -> Run:
         await asyncio.gather(*changes, return_exceptions=True)
         requests = mock.requests()
         mock.faults.toxics.clear()
-        leaked = 0 if is_hung else await _left_open(mock, setting.closing_s)
+        late_s = sum((injection.failure.action or {}).get("delay_ms", 0) for injection in injections) / 1000
+        leaked = 0 if is_hung else await _left_open(mock, setting.closing_s + late_s)
         await _owned(mock)
-        segments = _contents(mock)
+        segments, unframed = _contents(mock)
         violation = None if setting.check is None else setting.check(mock)
         fired = frozenset(decision.rule for decision in mock.faults.decisions)
         chosen = {seen.number for seen in mock.requests(setting.match)}
         waiting = _waiting(requests) if is_hung else []
     points = points_of(requests)
     return Run(
-        injections, segments, output, error, is_hung, duration_s, recorder.records(), points,
+        injections, segments, unframed, output, error, is_hung, duration_s, recorder.records(), points,
         points_of(requests, chosen) if setting.match else points,
         fired - impossible.keys(), impossible, waiting, leaked, violation,
     )  # fmt: skip
@@ -283,31 +289,32 @@ def _is_over(seen: Seen) -> bool:
     return seen.type_name == "KEEP_ALIVE" or any(": close" in fault for fault in seen.faults)
 
 
-def _contents(mock: ExploredCluster) -> dict[str, list[bytes]]:
-    """Returns the events of each segment; contents that are no events count as a single event.
+def _contents(mock: ExploredCluster) -> tuple[dict[str, list[bytes]], frozenset[str]]:
+    """Returns the events of each segment, and the segments whose contents are no events; these count as a single event.
 
     Tables, such as the state of a reader group, differ between runs without faults; open transactions are not stored
     yet.
     """
-    return {
-        name: _events(segment.read_bytes(segment.start_offset, segment.length - segment.start_offset))
-        for name, segment in mock.segments.items()
-        if not (is_index(name) or parent_of(name) or segment.is_table or "/_" in f"/{name}")
-    }
-
-
-def _events(data: bytes) -> list[bytes]:
-    """Returns the events without their headers; all bytes as one if they are not events."""
-    events: list[bytes] = []
-    end = split_events(data, 0, len(data), 0, lambda event, *_: event, None, events)
-    return events if end == len(data) else [data]
+    contents: dict[str, list[bytes]] = {}
+    unframed = set()
+    for name, segment in mock.segments.items():
+        if is_index(name) or parent_of(name) or segment.is_table or "/_" in f"/{name}":
+            continue
+        data = segment.read_bytes(segment.start_offset, segment.length - segment.start_offset)
+        events: list[bytes] = []
+        if split_events(data, 0, len(data), 0, lambda event, *_: event, None, events) != len(data):
+            events = [data]
+            unframed.add(name)
+        contents[name] = events
+    return contents, frozenset(unframed)
 
 
 class MemoryRecorder(TraceRecorder):
     """Keeps a run's traffic in memory."""
 
     def __init__(self) -> None:
-        super().__init__(TraceWriter(make_mark(os.urandom(8)), Metadata(17, "segstore explore")))
+        mark = make_mark(os.urandom(8))
+        super().__init__(TraceWriter(mark, Metadata(17, "segstore explore"), block_bytes=_BLOCK_BYTES))
         self._blocks = [self._writer.start()]
 
     def take_block(self) -> None:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from segstore.client import ClientError, connect
 from segstore.wire.names import SegmentName, stream_of
 
 if TYPE_CHECKING:
@@ -94,6 +95,20 @@ async def _abort(mock: ExploredCluster, segment: str, store: int) -> None:
     await controller.transactions.abort(scope, name, SegmentName.parse(segment).transaction_id)
 
 
+async def _join(mock: ExploredCluster, segment: str, store: int) -> None:
+    """Another reader joins the group, and leaves it without reading."""
+    scope, _, name = (stream_of(segment) or "").rpartition("/")
+    try:
+        async with (
+            connect(f"tcp://{mock.controller_uri}") as client,
+            client.reader_group(scope, name.removeprefix("_RG")) as group,
+            group.reader("explorer"),
+        ):
+            pass
+    except ClientError as error:
+        raise CannotChange(str(error)) from error
+
+
 async def _move(mock: ExploredCluster, segment: str, store: int) -> None:
     await mock.move(mock.container_of(segment), 1 - (mock.owner_of(segment) or 0))
 
@@ -116,6 +131,7 @@ CHANGES: Final[dict[str, Change]] = {
     "half-open": Change(_half_open),
     "store restarts": Change(_restart),
     "container moves": Change(_move, _STREAMS | {"reader group", "table", "transient", "other"}, stores=2),
+    "reader joins and leaves": Change(_join, frozenset({"reader group"})),
     "scale up": Change(_scale_up, _STREAMS),
     "scale down": Change(_scale_down, _STREAMS),
     "truncated at the tail": Change(_truncate, _STREAMS, may_lose=True),

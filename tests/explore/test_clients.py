@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import fnmatch
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from segstore.client import connect
+from segstore.client import Client, ClientSettings, TableConfig, TableKey, connect
 from segstore.explore import ExploredCluster, explore
+from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -79,6 +82,62 @@ async def test_a_reader_of_a_group_reads_each_event_wherever_containers_move() -
     )
     assert explored.findings == [], str(explored)
     assert any("reader group" in alike.name for alike in explored.classes)
+
+
+async def transaction(client: Client) -> None:
+    async with client.transaction_writer("shop", "orders") as writer, writer.begin() as opened:
+        await opened.write(b"order", routing_key="table")
+        await opened.commit()
+
+
+async def large_event(client: Client) -> None:
+    async with client.event_writer("shop", "orders") as writer:
+        await writer.write(bytes(2500), routing_key="table")
+
+
+async def byte_stream(client: Client) -> None:
+    async with client.byte_writer("shop", "orders") as writer:
+        await writer.append(b"some bytes")
+        await writer.flush()
+    async with client.byte_reader("shop", "orders") as reader:
+        await reader.read_exactly(10)
+
+
+async def table(client: Client) -> None:
+    await client.controller.create_table("shop", "stock", TableConfig(primary_key_bytes=4))
+    async with client.table("shop", "stock") as stock:
+        version = await stock.put_if_absent(TableKey(b"0007"), b"12 cups")
+        await stock.remove(TableKey(b"0007"), version=version)
+
+
+async def group(client: Client) -> None:
+    async with client.reader_group("shop", "cooks", streams=["orders"]) as opened, opened.reader("a"):
+        pass
+
+
+@looped(
+    ("uses", "failures"),
+    [
+        (transaction, ["ABORTED*", "state ABORTED*", "status FAILURE*", "PERMISSION_DENIED*", "INTERNAL*"]),
+        (large_event, ["WrongHost", "token expired", "cut after", "cut within"]),
+        (byte_stream, ["scale up", "container moves", "token expired"]),
+        (table, ["TableKey*", "cut after", "WrongHost"]),
+        (group, ["reader joins and leaves", "ConditionalCheckFailed", "token expired"]),
+    ],
+)
+async def test_no_client_breaks_and_invented_replies_break_no_rule(
+    uses: Callable[[Client], Awaitable[None]], failures: list[str]
+) -> None:
+    async def client(mock: ExploredCluster) -> None:
+        settings = ClientSettings(max_event_bytes=1000, large_event_chunk_bytes=1000)
+        async with connect(f"tcp://{mock.controller_uri}", settings=settings) as opened:
+            await uses(opened)
+
+    explored = await explore(client, prepare=prepare, failures=failures, stores=2, timeout_s=20, jobs=4)
+    assert explored.findings == [], str(explored)
+    assert {
+        fnmatch.filter([cell.injections[0].failure.name for cell in explored.cells], name) != [] for name in failures
+    } == {True}
 
 
 async def test_an_application_that_retries_with_a_new_writer_stores_events_twice() -> None:

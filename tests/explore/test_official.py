@@ -1,4 +1,4 @@
-"""The official client, explored: what docs/reference/explorer.md says of it."""
+"""The official client, explored: what docs/reference/explorer.md and docs/topics/findings-in-clients.md say of it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,25 @@ os._exit(0)
 """
 
 
+def writer(folder: Path) -> CommandClient:
+    script = folder / "client.py"
+    script.write_text(WRITES)
+    return CommandClient(words_of([sys.executable, str(script), "{controller}"]))
+
+
 @pytest.mark.timeout(300)
 async def test_the_official_writer_breaks_at_no_cut_of_its_connection(tmp_path: Path) -> None:
-    script = tmp_path / "client.py"
-    script.write_text(WRITES)
-    client = CommandClient(words_of([sys.executable, str(script), "{controller}"]))
-    explored = await explore(client, timeout_s=60, match="kind = frame", failures=["cut *"], jobs=2)
+    explored = await explore(writer(tmp_path), timeout_s=60, match="kind = frame", failures=["cut *"], jobs=2)
     assert explored.findings == []
     # Hello, the set-up and the classes of appends at the least, cut in three ways each.
     assert explored.runs >= 4 * 3 + 2
     assert explored.unreached == []
+
+
+@pytest.mark.timeout(300)
+async def test_two_wrong_hosts_at_a_set_up_make_the_official_writer_panic(tmp_path: Path) -> None:
+    failures = ["WrongHost", "WrongHost for ever"]
+    explored = await explore(writer(tmp_path), timeout_s=60, match="type = SETUP_APPEND", failures=failures, jobs=2)
+    (finding,) = explored.findings
+    assert (finding.name, finding.kinds) == ("WrongHost for ever at SETUP_APPEND 1", {"crashed"})
+    assert "must have connection" in finding.broken[0]

@@ -15,7 +15,15 @@ from segstore.client.config import ClientSettings
 from segstore.client.connection import Endpoint
 from segstore.client.controller import ControllerChannels
 from segstore.client.controller.channels import NodeResponse
-from segstore.client.errors import Closed, NoNodeAvailable, OutcomeUnknown, PeerRefused, ProtocolViolation
+from segstore.client.errors import (
+    Closed,
+    NoNodeAvailable,
+    OutcomeUnknown,
+    PeerRefused,
+    ProtocolViolation,
+    RequestRejected,
+    RequestTimedOut,
+)
 from segstore.client.retry import Backoff
 from segstore.server.controller.api import CallsInFlight
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
@@ -224,6 +232,26 @@ async def test_a_refusal_is_repeated_unless_it_says_that_the_call_may_have_been_
         else:
             await call
             assert node.asked == ["createStream"] * 2
+
+
+FAILED_ONCE = "ABORTED DATA_LOSS DEADLINE_EXCEEDED FAILED_PRECONDITION INTERNAL RESOURCE_EXHAUSTED UNKNOWN"
+
+
+@looped("status", FAILED_ONCE.split())
+async def test_a_repeatable_call_that_fails_is_repeated_as_the_reference_does(status: str) -> None:
+    async with cluster(1) as ((node,), channels):
+        node.busy, node.refusal = False, grpc.StatusCode[status]
+        call = asyncio.create_task(channels.ask("getURI", uri_of("s")))
+        await node.has(2)
+        node.refusal = None
+        await call
+        node.refusal = grpc.StatusCode[status]
+        with pytest.raises(RequestTimedOut if status == "DEADLINE_EXCEEDED" else RequestRejected):
+            await channels.ask("createStream", CREATE)
+        node.asked.clear()
+        with pytest.raises(RequestTimedOut if status == "DEADLINE_EXCEEDED" else RequestRejected):
+            await channels.ask("getURI", uri_of("s"), timeout_ms=100)
+        assert len(node.asked) > 1, "until the deadline"
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ import pytest
 from segstore.client import Client
 from segstore.client.errors import NoSuchReaderGroup, ProtocolViolation
 from segstore.client.groups import log as module
+from segstore.server.cluster import MockCluster
 from segstore.wire.reader_groups import GroupConfig, InitialState
 from segstore.wire.revisioned import encode_initial
 from tests.client.groups.support import fill, group, shared
@@ -29,6 +30,19 @@ async def test_the_first_state_is_written_once_and_a_group_without_one_does_not_
     await two.initialise("java", FIRST._replace(starts={}))
     assert two.state.unassigned == FIRST.starts
     await asyncio.gather(one.aclose(), two.aclose())
+
+
+@pytest.mark.watched
+async def test_a_first_state_that_is_refused_though_there_is_none_is_written_again(
+    mock: MockCluster, pravega: Client
+) -> None:
+    await fill(pravega, 0, segments=1)
+    await pravega.controller.create_stream("a", "_RGg")
+    mock.faults.add("type = CONDITIONAL_APPEND", nth=1, do={"error": "ConditionalCheckFailed"})
+    one = shared(pravega)
+    await one.initialise("java", FIRST)
+    assert one.state.unassigned == FIRST.starts
+    await one.aclose()
 
 
 @pytest.mark.parametrize("record", [b"no record", encode_initial(b"\0\xff\0\1")])

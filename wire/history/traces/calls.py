@@ -36,7 +36,8 @@ class CallsFold:
             if call.rpc in _ANSWERED:
                 self._waiting[call.number] = place, call
                 if call.rpc == "commitTransaction" and call.content is not None:
-                    yield from self._step(place, call.content, "committing", place)
+                    # Events may be readable from now on; it is an outcome only once the controller has accepted it.
+                    yield from self._of_segments(self._transaction(call.content, "committing", place), place)
             return
         asked, request = self._waiting.pop(call.number, (place, None))
         if request is not None and request.content is not None:
@@ -59,10 +60,15 @@ class CallsFold:
             info = span.segmentId.streamInfo
             segments.append(segment_name(info.scope, info.stream, number, epoch))
         self._segments[name] = tuple(segments)
-        yield from self._facts(place, name, _stream(request), "begun", asked)
+        step = Transaction(name, _stream(request), "begun", asked, tuple(segments))
+        yield Fact(Key("transaction", name), place, step)
+        yield from self._of_segments(step, place)
 
     def _committed(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
-        if answer.outcome not in _REFUSED and answer.outcome != "OK":
+        if answer.outcome == "OK":
+            step = self._transaction(request, "committing", asked)
+            yield Fact(Key("transaction", step.name), place, step)
+        elif answer.outcome not in _REFUSED:
             yield from self._step(place, request, "unknown", asked)
 
     def _aborted(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
@@ -70,7 +76,7 @@ class CallsFold:
             yield from self._step(place, request, "aborting" if answer.outcome == "OK" else "unknown", asked)
 
     def _described(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
-        if answer.outcome in _STATES:
+        if answer.content is not None and answer.outcome in _STATES:  # ABORTED is a status of gRPC, too
             yield from self._step(place, request, _STATES[answer.outcome], asked)
 
     def _noted(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
@@ -83,11 +89,16 @@ class CallsFold:
         yield Fact(Key("stream", f"{request.stream.scope}/{request.stream.stream}"), place, Noted(request.writer, None))
 
     def _step(self, place: Place, request: Any, what: str, asked: Place) -> Iterator[Fact]:
-        yield from self._facts(place, _name(request.txnId), _stream(request), what, asked)
+        step = self._transaction(request, what, asked)
+        yield Fact(Key("transaction", step.name), place, step)
+        yield from self._of_segments(step, place)
 
-    def _facts(self, place: Place, name: str, stream: str, what: str, asked: Place) -> Iterator[Fact]:
-        step = Transaction(name, stream, what, asked, self._segments.get(name, ()))
-        yield Fact(Key("transaction", name), place, step)
+    def _transaction(self, request: Any, what: str, asked: Place) -> Transaction:
+        name = _name(request.txnId)
+        return Transaction(name, _stream(request), what, asked, self._segments.get(name, ()))
+
+    @staticmethod
+    def _of_segments(step: Transaction, place: Place) -> Iterator[Fact]:
         for segment in step.segments:
             yield Fact(Key("segment", segment), place, step)
 

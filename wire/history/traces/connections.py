@@ -126,8 +126,8 @@ class ConnectionFold:
             return findings
         waiting = Waiting(command, place)
         if kind not in _APPENDS:
-            if kind is SetupAppend:  # appends may follow before it is answered
-                self._writers[command.writer_id.int] = _Writer(command.segment, command.writer_id)
+            if kind is SetupAppend and command.writer_id.int not in self._writers:
+                self._add_writer(command.writer_id, command.segment)  # appends may follow before the reply
             self._requests.add(command, waiting)
             return findings
         block, self._block = self._block, None
@@ -163,17 +163,21 @@ class ConnectionFold:
 
     def _answered(self, place: Place, request: Waiting, reply: Command) -> Iterable[Finding]:
         if isinstance(reply, AppendSetup):
-            set_up = SetUp(reply.segment, str(reply.writer_id), reply.last_event_number, request.place)
-            return [Fact(segment_key(reply.segment), place, set_up)]
+            writer = self._add_writer(reply.writer_id, reply.segment)
+            return [Fact(writer.key, place, SetUp(reply.segment, writer.name, reply.last_event_number, request.place))]
         append = request.command
         if type(append) in _APPENDS:
-            appender = self._writers.get(append.writer_id.int)
-            if appender is None:
+            failed = self._writers.get(append.writer_id.int)
+            if failed is None:
                 return ()
             number = append.last_event_number if isinstance(append, AppendBlockEnd) else append.event_number
-            return [Fact(appender.key, place, Refused(appender.segment, appender.name, number, reply.type_name))]
+            return [Fact(failed.key, place, Refused(failed.segment, failed.name, number, reply.type_name))]
         make = _ANSWERED.get(type(append))
         return () if make is None else make(place, request, reply)
+
+    def _add_writer(self, writer_id: UUID, segment: str) -> _Writer:
+        writer = self._writers[writer_id.int] = _Writer(segment, writer_id)
+        return writer
 
 
 def _sent(writer: _Writer, command: Any, block: AppendBlock | None) -> Sent:

@@ -33,3 +33,9 @@ def test_a_failed_append_and_one_whose_writer_is_not_known() -> None:
     refused = facts_of(*SET_UP, AppendBlock(WRITER, EVENT), END, SegmentIsSealed(2, SEGMENT, "", 5))[-1].value
     assert refused == Refused(SEGMENT, str(WRITER), 5, "SEGMENT_IS_SEALED")
     assert facts_of(AppendBlock(WRITER, EVENT), END, opened=False) == []
+
+
+def test_appends_that_are_sent_before_the_reply_to_the_set_up() -> None:
+    set_up, answer = SET_UP
+    facts = facts_of(set_up, AppendBlock(WRITER, EVENT), END, answer, DataAppended(2, WRITER, 5, 4, 9))
+    assert [type(fact.value) for fact in facts] == [Sent, SetUp, Acked]
