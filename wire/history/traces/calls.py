@@ -62,7 +62,9 @@ class CallsFold:
         yield from self._facts(place, name, _stream(request), "begun", asked)
 
     def _committed(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
-        if answer.outcome not in _REFUSED and answer.outcome != "OK":
+        if answer.outcome == "OK":
+            yield from self._step(place, request, "committing", asked, request.writerId)
+        elif answer.outcome not in _REFUSED:
             yield from self._step(place, request, "unknown", asked)
 
     def _aborted(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
@@ -82,11 +84,11 @@ class CallsFold:
     def _removed(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
         yield Fact(Key("stream", f"{request.stream.scope}/{request.stream.stream}"), place, Noted(request.writer, None))
 
-    def _step(self, place: Place, request: Any, what: str, asked: Place) -> Iterator[Fact]:
-        yield from self._facts(place, _name(request.txnId), _stream(request), what, asked)
+    def _step(self, place: Place, request: Any, what: str, asked: Place, writer: str = "") -> Iterator[Fact]:
+        yield from self._facts(place, _name(request.txnId), _stream(request), what, asked, writer)
 
-    def _facts(self, place: Place, name: str, stream: str, what: str, asked: Place) -> Iterator[Fact]:
-        step = Transaction(name, stream, what, asked, self._segments.get(name, ()))
+    def _facts(self, place: Place, name: str, stream: str, what: str, asked: Place, writer: str = "") -> Iterator[Fact]:
+        step = Transaction(name, stream, what, asked, self._segments.get(name, ()), writer)
         yield Fact(Key("transaction", name), place, step)
         for segment in step.segments:
             yield Fact(Key("segment", segment), place, step)
