@@ -126,6 +126,7 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             new().send(1, "a").set_up(on=2).send(1, "a", on=2),
             new().send(2, "a b").set_up(1, on=2).send(4, "b c d", on=2),
             new().send(1, "a", at=9).refuse(1).send(1, "b", at=0),
+            new().send(2, b"two").set_up(1, on=2).send(2, b"o", on=2),
         ],
         [],
     ),
