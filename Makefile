@@ -151,7 +151,7 @@ cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: ma
 	@$(PY) -c 'import cryptography' 2>/dev/null || $(INSTALL) -e '.[cert]'
 	@$(PY) tools/make_cert.py $(ARGS)
 
-soak: $(DEV) ## long runs: random examples of the property tests, fuzzing (FUZZ_SECONDS), order, dispatch, kills, memory (SLOPE_SECONDS), the official client (SOAK_SECONDS)
+soak: $(DEV) ## long runs: random examples of the property tests, fuzzing (FUZZ_SECONDS), order, dispatch, judged runs (SOAK_RUNS), kills, memory (SLOPE_SECONDS), the official client (SOAK_SECONDS)
 	HYPOTHESIS_PROFILE=search $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadgroup -p no:rerunfailures -o asyncio_debug=true -m hypothesis
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz.native
