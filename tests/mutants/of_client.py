@@ -154,7 +154,7 @@ def reuses_an_event_number(patch: Patch) -> None:
     def reused(writer: bytes, pieces: Any, size: int, events: int, last: int, request_id: int) -> Any:
         if (writer, last) in sent:
             *before, event = pieces
-            pieces = [*before, bytes(event)[::-1]]
+            pieces = [*before, bytes(event)[:-1] + b"?"]
         sent.add((writer, last))
         return frames(writer, pieces, size, events, last, request_id)
 

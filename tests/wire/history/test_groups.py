@@ -46,8 +46,8 @@ def test_holders_are_unknown_behind_an_update_that_was_not_recorded() -> None:
             *(Assignment("updated", "", order=0, end=48), Assignment("acquired", "a", "s", 0)),
             *(Assignment("updated", "", order=second, end=90), Assignment("acquired", "b", "s", second)),
         ]
-        for step_ in steps:
-            list(fold.see(Fact(fold.key, Place("", 0, 0, 1, 0), step_)))
+        for assignment in steps:
+            list(fold.see(Fact(fold.key, Place("", 0, 0, 1, 0), assignment)))
         findings = list(fold.end())
         assert [finding.rule for finding in findings if isinstance(finding, Broken)] == rules
         assert sum(isinstance(finding, Open) for finding in findings) == unknown
