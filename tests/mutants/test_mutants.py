@@ -20,8 +20,10 @@ from tests.mutants.scenarios import SCENARIOS
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 MUTANTS = (*STORE, *CLIENT)
+MUTANTS_LEAST = 40
 MOST_REQUESTS = 40
 FOUND_LEAST = 30
+TIMEOUT_S = 4.0
 CPU_S = 120.0
 """60 s on two cores."""
 
@@ -37,7 +39,7 @@ def silent() -> Iterator[None]:
 async def test_scenarios_break_no_rule_without_a_mutant() -> None:
     for scenario in SCENARIOS:
         for fault in {mutant.fault for mutant in MUTANTS if mutant.scenario is scenario} | {""}:
-            run, verdicts = await judged(scenario, fault)
+            run, verdicts = await judged(scenario, fault, timeout_s=20.0)
             assert (run.error, run.is_hung, verdicts.broken) == (None, False, []), (scenario, fault)
 
 
@@ -49,7 +51,7 @@ async def test_a_mutant_is_found_under_its_rule(mutant: Mutant) -> None:
 
 
 def test_each_mutant_has_a_name_of_its_own() -> None:
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= MOST_REQUESTS
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= MUTANTS_LEAST
 
 
 class _Found(Exception):
@@ -64,16 +66,16 @@ async def explored(mutant: Mutant) -> tuple[int, bool]:
             raise _Found
 
     async def client(mock: Any) -> None:
-        with suppress(ClientError):  # what the mutant makes of the client is no reason to stop
+        with suppress(ClientError):  # a client that fails in its good run is not explored
             await mutant.scenario(mock)
 
-    good = await explore(client, failures=(), timeout_s=1.5)
+    good = await explore(client, failures=(), timeout_s=TIMEOUT_S)
     requests = sum(len(alike.points) for alike in good.classes)
     if any(mutant.rule in finding.kinds for finding in good.findings):
         return requests, True
     is_found = False
     try:
-        await explore(client, timeout_s=1.5, tell=tell)
+        await explore(client, timeout_s=TIMEOUT_S, tell=tell)
     except* _Found:
         is_found = True
     return requests, is_found
