@@ -12,6 +12,7 @@ FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 300
 SLOPE_SECONDS ?= 1800
 SOAK_HISTORIES ?= 3000
+SOAK_RUNS ?= 10000
 SPARKS ?= 4.0.5 4.1.4 4.2.1 4.3.0
 ROOM ?=
 VECTORS ?=
@@ -151,7 +152,7 @@ cert: $(CORE) ## make certificates for trying TLS, in certs/; another folder: ma
 	@$(PY) -c 'import cryptography' 2>/dev/null || $(INSTALL) -e '.[cert]'
 	@$(PY) tools/make_cert.py $(ARGS)
 
-soak: $(DEV) ## long runs: random examples of the property tests, fuzzing (FUZZ_SECONDS), order, dispatch, kills, memory (SLOPE_SECONDS), the official client (SOAK_SECONDS)
+soak: $(DEV) ## long runs: random examples of the property tests, fuzzing (FUZZ_SECONDS), order, dispatch, judged runs (SOAK_RUNS), kills, memory (SLOPE_SECONDS), the official client (SOAK_SECONDS)
 	HYPOTHESIS_PROFILE=search $(VENV)/bin/pytest -q -n $(WORKERS) --dist loadgroup -p no:rerunfailures -o asyncio_debug=true -m hypothesis
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz
 	FUZZ_SECONDS=$(FUZZ_SECONDS) $(PY) -m tests.fuzz.native
@@ -163,6 +164,7 @@ soak: $(DEV) ## long runs: random examples of the property tests, fuzzing (FUZZ_
 	$(PY) -m tests.soak.stream_sink
 	$(PY) -m tests.soak.stream_spark
 	$(PY) -m tests.soak.large_events
+	$(PY) -m tests.soak.judged_runs --runs $(SOAK_RUNS)
 	$(PY) -m tests.soak.memory_slope --seconds $(SLOPE_SECONDS)
 	SEGSTORE_HISTORIES=$(SOAK_HISTORIES) $(VENV)/bin/pytest -q -p no:rerunfailures tests/server/coordination/test_histories.py
 	SOAK_SECONDS=$(SOAK_SECONDS) $(PY) -m tests.soak $(ARGS)

@@ -493,6 +493,7 @@ class Connection(asyncio.BufferedProtocol):
         self.session.end("")
         transport, self.transport = self.transport, None
         if transport is not None:
+            self._problem = self._problem or "cut by the store"
             self._take(ConnectionEvent.CUT)
             transport.abort()
         self._drop()

@@ -23,7 +23,9 @@ from typing import Any
 from segstore.client import Backoff, Client, ClientSettings, connect
 from segstore.client.errors import RequestRejected
 from segstore.client.stream import EventWriter
+from segstore.explore.running import MemoryRecorder
 from segstore.server.cluster import MockCluster
+from tests.soak.judged_runs import alarms
 
 __all__ = ["Outcome", "run_seed"]
 
@@ -39,6 +41,7 @@ class Outcome:
     Attributes:
         did: how often each thing happened.
         lost, doubled, disordered: events for which the promise does not hold. All 0, or the client is wrong.
+        alarms: the rules that the recorded traffic breaks.
     """
 
     def __init__(self, seed: int) -> None:
@@ -46,10 +49,11 @@ class Outcome:
         self.events = 0
         self.did: Counter[str] = Counter()
         self.lost = self.doubled = self.disordered = 0
+        self.alarms: list[str] = []
 
     @property
     def good(self) -> bool:
-        return not (self.lost or self.doubled or self.disordered)
+        return not (self.lost or self.doubled or self.disordered or self.alarms)
 
     def compare(self, written: dict[str, int], read: dict[str, list[int]]) -> None:
         """written: how many events each key has, numbered from 0. read: the numbers of each, as they were read."""
@@ -133,6 +137,9 @@ async def run_seed(seed: int, events: int) -> Outcome:
     chance, outcome = random.Random(seed), Outcome(seed)
     settings = draw_settings(chance)
     async with MockCluster(STORES, containers=CONTAINERS) as cluster:
+        recorder = MemoryRecorder()
+        for store in cluster.stores:
+            store.hub.recorder = recorder
         uri = f"tcp://{cluster.controller_uri}"
         async with asyncio.timeout(WAIT_S), connect(uri, settings, random=random.Random(seed)) as pravega:
             await pravega.controller.create_scope(SCOPE)
@@ -149,6 +156,7 @@ async def run_seed(seed: int, events: int) -> Outcome:
                 key, number = event.data.split(b":")[:2]
                 read.setdefault(key.decode(), []).append(int(number))
     outcome.compare(written, read)
+    outcome.alarms = alarms(recorder.records())
     return outcome
 
 
@@ -211,7 +219,8 @@ async def soak(first: int, seeds: int, events: int) -> int:
         if not outcome.good:
             wrong += 1
             print(
-                f"seed {seed}: {outcome.lost} lost, {outcome.doubled} twice, {outcome.disordered} out of order; again "
+                f"seed {seed}: {outcome.lost} lost, {outcome.doubled} twice, {outcome.disordered} out of order, "
+                f"broken rules: {outcome.alarms or 'none'}; again "
                 f"with: python -m tests.soak.exactly_once --seed {seed} --seeds 1 --events {events // seeds}",
                 file=sys.stderr,
             )

@@ -204,14 +204,16 @@ class Transaction(NamedTuple):
 class Assignment(NamedTuple):
     """A change of the assignment of a reader group's segments.
 
-    what: acquired, released, gone (a reader left) or reset (no segment is assigned). reader: its name. segment: "" for
-    all segments. order: the offset of the update in the group's state; -1 if times decide.
+    what: acquired, released, gone (a reader left), reset (no segment is assigned), or updated, which precedes the
+    changes of an update of the group's state. reader: its name. segment: "" for all segments. order: the offset of the
+    update; -1 if times decide. end: the offset behind an update.
     """
 
     what: str
     reader: str
     segment: str = ""
     order: int = -1
+    end: int = -1
 
 
 class Checkpoint(NamedTuple):

@@ -4,15 +4,18 @@ Facts are `Assignment`, `Delivery` and `Checkpoint`. A reader that leaves may ha
 so the next reader may be given them again.
 
 An update of a group's state is stored only if the state has not changed meanwhile, so the offsets of updates are their
-order; the times of their acknowledgements are not.
+order; the times of their acknowledgements are not. Behind an update that was not recorded, or whose acknowledgement was
+lost, the holders of segments are unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from segstore.wire.history.facts import Assignment, Broken, Checkpoint, Delivery, Fact, Key, Open, Place
+
+UNRECORDED: Final = "updates of the group's state are missing in the recording"
 
 
 class GroupFold:
@@ -25,6 +28,8 @@ class GroupFold:
         self._delivered: dict[tuple[str, Any], tuple[str, Place]] = {}
         self._checkpoint: dict[str, tuple[int, str, Place]] = {}
         """Segment → offset, name and place of its last complete checkpoint."""
+        self._end = -1
+        """The offset behind the last update of the group's state."""
         self._left: set[str] = set()
         """Readers that left since the last checkpoint."""
 
@@ -46,8 +51,13 @@ class GroupFold:
             else:
                 yield from self._deliver(place, value)
 
-    def _assigned(self, place: Place, step: Assignment) -> Iterator[Broken]:
-        if step.what == "acquired":
+    def _assigned(self, place: Place, step: Assignment) -> Iterator[Broken | Open]:
+        if step.what == "updated":
+            if step.order > self._end and self._holders:
+                self._holders.clear()
+                yield Open("held-twice", self.key, UNRECORDED)
+            self._end = step.end
+        elif step.what == "acquired":
             holder = self._holders.get(step.segment)
             if holder is not None and holder[0] != step.reader:
                 text = f"reader {step.reader!r} acquired {step.segment}, which reader {holder[0]!r} held"

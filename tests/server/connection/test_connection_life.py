@@ -525,7 +525,7 @@ def test_requests_of_a_connection_that_is_cut_are_not_executed(
     room.run()
     assert not exists(room)
     assert line.socket.calls == ["abort"]
-    assert room.log.ended == {1: (Direction.REQUEST, {})}
+    assert room.log.ended == {1: (Direction.REPLY, {"reason": "cut by the store"})}
     assert warnings(caplog) == []
 
 

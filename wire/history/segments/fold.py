@@ -115,7 +115,7 @@ class SegmentFold:
             )
         if writer.numbers and last - count < writer.numbers[-1]:
             old, different = writer.repeat(last, count, hashes)
-            if different >= 0:
+            if different >= 0 and not segment.is_raw:  # bytes without headers may be sent again in other portions
                 first = self._places[writer.sent[writer.append_with(different)]]
                 text = f"event {writer.numbers[different]} of writer {writer.name} was another event before"
                 broken.append(self._broken("number-reused", text, first, place))

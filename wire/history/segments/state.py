@@ -135,10 +135,12 @@ class SegmentState:
 
     @property
     def is_aborted(self) -> bool:
+        whats = {step[0] for step in self.steps}
+        if whats & {"aborting", "aborted"}:
+            return True
         if self.is_transient or self.merged_at or self.lost_merges:
             return False
-        whats = {step[0] for step in self.steps}
-        return "aborted" in whats or (self.deleted is not None and not whats & {"committing", "committed"})
+        return self.deleted is not None and not whats & {"committing", "committed"}
 
     @property
     def commit_asked(self) -> Place | None:
@@ -150,7 +152,7 @@ class SegmentState:
     @property
     def places(self) -> tuple[Place, ...]:
         """The places that show its outcome."""
-        steps = [step[2] for step in self.steps if step[0] in ("committed", "aborted")]
+        steps = [step[2] for step in self.steps if step[0] in ("committed", "aborting", "aborted")]
         deleted = [] if self.deleted is None else [self.deleted]
         return (*steps, *(merge[2] for merge in self.merged_at), *deleted)[-1:]
 

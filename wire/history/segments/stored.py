@@ -594,12 +594,15 @@ class _Comparison:
             yield Open("lost-write", self._key, UNREAD)
 
     def _commit_order(self, extents: Mapping[str, tuple[int, int]]) -> Findings:
-        """Compares the transactions that a writer committed one after the other."""
+        """Compares the transactions that a writer committed one after the other: the first request counts, since a
+        repeated one may succeed though the first was executed."""
         commits: dict[str, list[tuple[Place, Place, SegmentState]]] = {}
         for part in self._parts:
-            for what, asked, place, writer in part.steps:
-                if what == "committing" and writer and part.name in extents:
-                    commits.setdefault(writer, []).append((asked, place, part))
+            answers = [(place, writer) for what, _, place, writer in part.steps if what == "committing" and writer]
+            asked = part.commit_asked
+            if answers and asked is not None and part.name in extents:
+                place, writer = answers[0]
+                commits.setdefault(writer, []).append((asked, place, part))
         for steps in commits.values():
             steps.sort(key=lambda step: step[0].time_ns)
             for (_, answered, part), (asked, place, later) in pairwise(steps):

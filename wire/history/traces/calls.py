@@ -66,8 +66,7 @@ class CallsFold:
 
     def _committed(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
         if answer.outcome == "OK":
-            step = self._transaction(request, "committing", asked)
-            yield Fact(Key("transaction", step.name), place, step)
+            yield from self._step(place, request, "committing", asked, request.writerId)
         elif answer.outcome not in _REFUSED:
             yield from self._step(place, request, "unknown", asked)
 
@@ -88,14 +87,14 @@ class CallsFold:
     def _removed(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
         yield Fact(Key("stream", f"{request.stream.scope}/{request.stream.stream}"), place, Noted(request.writer, None))
 
-    def _step(self, place: Place, request: Any, what: str, asked: Place) -> Iterator[Fact]:
-        step = self._transaction(request, what, asked)
+    def _step(self, place: Place, request: Any, what: str, asked: Place, writer: str = "") -> Iterator[Fact]:
+        step = self._transaction(request, what, asked, writer)
         yield Fact(Key("transaction", step.name), place, step)
         yield from self._of_segments(step, place)
 
-    def _transaction(self, request: Any, what: str, asked: Place) -> Transaction:
+    def _transaction(self, request: Any, what: str, asked: Place, writer: str = "") -> Transaction:
         name = _name(request.txnId)
-        return Transaction(name, _stream(request), what, asked, self._segments.get(name, ()))
+        return Transaction(name, _stream(request), what, asked, self._segments.get(name, ()), writer)
 
     @staticmethod
     def _of_segments(step: Transaction, place: Place) -> Iterator[Fact]:

@@ -104,11 +104,11 @@ class ConnectionFold:
             return before
         if kind is RecordKind.BYTES:
             return self._check.loose_bytes(place, record)
-        self._check.closed()
-        return ()
+        return self._check.closed(record)
 
     def end(self) -> Iterator[Finding]:
         """Yields what the records leave open."""
+        yield from self._check.end()
         for waiting in self._requests:
             make = _UNANSWERED.get(type(waiting.command))
             if make is not None:

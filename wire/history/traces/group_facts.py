@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from segstore.wire.blocks import EVENT_HEADER_BYTES
 from segstore.wire.history.facts import Assignment, Fact, Key, Place, Waiting
 from segstore.wire.names import stream_of
 from segstore.wire.reader_groups import (
@@ -35,14 +36,15 @@ def assignments(place: Place, segment: str, append: Waiting) -> Iterator[Fact]:
     command = append.command
     if not hasattr(command, "expected_offset"):
         return
-    data = bytes(command.event.data if hasattr(command, "event") else command.data[8:])
+    data = bytes(command.event.data if hasattr(command, "event") else command.data[EVENT_HEADER_BYTES:])
     try:
         updates = decode_updates(data)
     except ValueError:
         return  # another application's stream that has such a name
-    key = Key("group", stream_of(segment) or segment)
+    key, order = Key("group", stream_of(segment) or segment), command.expected_offset
+    yield Fact(key, place, Assignment("updated", "", order=order, end=order + EVENT_HEADER_BYTES + len(data)))
     for update in updates:
         what = _STEPS.get(type(update))
         if what is not None:
             reader, name = getattr(update, "reader", ""), getattr(update, "segment", "")
-            yield Fact(key, place, Assignment(what, reader, name, command.expected_offset))
+            yield Fact(key, place, Assignment(what, reader, name, order))

@@ -100,15 +100,31 @@ class ProtocolCheck:
         self._lapsed: list[_Unanswered] = []
         """Appends that were unanswered when their writer was set up again."""
         self._found: list[Finding] = []
+        self._loose: tuple[Direction, Place, int] | None = None
+        """Bytes that form no frame: their direction, place and number, until it is known who closed the connection."""
 
-    def closed(self) -> None:
-        """Takes the close of the connection."""
+    def closed(self, record: Record) -> list[Finding]:
+        """Takes the close of the connection. If the peer closes it in the middle of a frame, the sender is not to
+        blame."""
         self._is_closed = True
+        loose, self._loose = self._loose, None
+        if loose is not None and loose[0] is not record.direction:
+            return [Open("frames-only", self._key, "the receiver closed the connection")]
+        return [] if loose is None else self._loose_frame(*loose[1:])
 
     def loose_bytes(self, place: Place, record: Record) -> list[Finding]:
         """Takes bytes that form no frame."""
         self._after_close(place, "bytes")
-        self._broken("frames-only", place, f"{len(record.data)} bytes form no frame")
+        before, self._loose = self._loose, (record.direction, place, len(record.data))
+        return self._take() if before is None else self._loose_frame(*before[1:])
+
+    def end(self) -> list[Finding]:
+        """Called after the last record of the connection."""
+        loose, self._loose = self._loose, None
+        return [] if loose is None else self._loose_frame(*loose[1:])
+
+    def _loose_frame(self, place: Place, size: int) -> list[Finding]:
+        self._broken("frames-only", place, f"{size} bytes form no frame")
         return self._take()
 
     def undecodable(self, place: Place, record: Record, error: WireError) -> list[Finding]:

@@ -126,6 +126,7 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             new().send(1, "a").set_up(on=2).send(1, "a", on=2),
             new().send(2, "a b").set_up(1, on=2).send(4, "b c d", on=2),
             new().send(1, "a", at=9).refuse(1).send(1, "b", at=0),
+            new().send(2, b"two").set_up(1, on=2).send(2, b"o", on=2),
         ],
         [],
     ),
@@ -168,7 +169,11 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
         [],
     ),
     "aborted-read": (
-        [ab(new()).change("deleted", T1).read(0, "a b"), ab(new()).step(str(ONE), "aborted").read(0, "a")],
+        [
+            ab(new()).change("deleted", T1).read(0, "a b"),
+            ab(new()).step(str(ONE), "aborted").read(0, "a"),
+            merge(ab(new()).step(str(ONE), "aborting"), T1, 18).read(0, "a b"),
+        ],
         [ab(new()).change("deleted", T1).send(1, "x").ack(1, 9).read(0, "x")],
         [ab(later()).step(str(ONE), "aborted").read(0, "a")],
     ),
@@ -198,6 +203,11 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
         [
             cd(ab(new())).step(str(ONE), "committing", "w").step(str(TWO), "committing", "w").read(0, "a b c d"),
             cd(ab(new())).step(str(ONE), "committing", "w").step(str(TWO), "committing", "v").read(0, "c d a b"),
+            cd(ab(new()))
+            .step(str(ONE), "committing")
+            .step(str(TWO), "committing", "w")
+            .step(str(ONE), "committing", "w")
+            .read(0, "a b c d"),
         ],
         [],
     ),

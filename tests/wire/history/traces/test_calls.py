@@ -30,7 +30,7 @@ def steps(*calls: Any) -> list[str]:
 def test_the_steps_of_a_transaction_concern_its_segments() -> None:
     commit, abort = ("commitTransaction", TXN), ("abortTransaction", TXN)
     state = ("checkTransactionState", TXN)
-    assert steps((*commit, {"status": "SUCCESS"})) == ["begun", "committing"]
+    assert steps((*commit, {"status": "SUCCESS"})) == ["begun", "committing", "committing"]
     assert steps((*commit, None)) == ["begun", "committing", "unknown"]
     assert steps((*commit, {"status": "FAILURE"})) == ["begun", "committing", "unknown"]
     assert steps((*abort, {"status": "SUCCESS"}), (*state, {"state": "ABORTED"})) == ["begun", "aborting", "aborted"]

@@ -29,7 +29,11 @@ def assignments(data: bytes, segment: str = STATE) -> list[Assignment]:
 def test_assignments_are_in_the_order_of_their_offsets() -> None:
     steps = [AddReader("a"), AcquireSegment("a", "s/t/0"), ReleaseSegment("a", "s/t/0", 7)]
     data = encode_updates([encode_update(step) for step in steps])
-    assert assignments(data) == [Assignment("acquired", "a", "s/t/0", 40), Assignment("released", "a", "s/t/0", 40)]
+    assert assignments(data) == [
+        Assignment("updated", "", order=40, end=48 + len(data)),
+        Assignment("acquired", "a", "s/t/0", 40),
+        Assignment("released", "a", "s/t/0", 40),
+    ]
     assert assignments(data, "s/t/0.#epoch.0") == []
 
 

@@ -1,0 +1,97 @@
+"""Each mutant is found under its rule: by the judge on a run that exercises it, and by the explorer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from segstore.client.errors import ClientError
+from segstore.explore import explore
+from tests.mutants.mutant import Mutant, judged
+from tests.mutants.of_client import CLIENT
+from tests.mutants.of_store import STORE
+from tests.mutants.scenarios import SCENARIOS
+
+pytestmark = pytest.mark.usefixtures("grpc_runs")
+
+MUTANTS = (*STORE, *CLIENT)
+MUTANTS_LEAST = 40
+MOST_REQUESTS = 40
+FOUND_LEAST = 30
+TIMEOUT_S = 4.0
+CPU_S = 120.0
+"""60 s on two cores."""
+
+
+@pytest.fixture(autouse=True)
+def silent() -> Iterator[None]:
+    """Mutants make the store log errors."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+async def test_scenarios_break_no_rule_without_a_mutant() -> None:
+    for scenario in SCENARIOS:
+        for fault in {mutant.fault for mutant in MUTANTS if mutant.scenario is scenario} | {""}:
+            run, verdicts = await judged(scenario, fault, timeout_s=20.0)
+            assert (run.error, run.is_hung, verdicts.broken) == (None, False, []), (scenario, fault)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+async def test_a_mutant_is_found_under_its_rule(mutant: Mutant) -> None:
+    with mutant.planted():
+        _, verdicts = await judged(mutant.scenario, mutant.fault)
+    assert mutant.rule in verdicts.by_rule, verdicts
+
+
+def test_each_mutant_has_a_name_of_its_own() -> None:
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= MUTANTS_LEAST
+
+
+class _Found(Exception):
+    """Ends an exploration."""
+
+
+async def explored(mutant: Mutant) -> tuple[int, bool]:
+    """Explores a mutant's scenario until its rule is broken; returns the requests of the good run and whether it is."""
+
+    def tell(done: int, of: int, finding: Any) -> None:
+        if finding is not None and mutant.rule in finding.kinds:
+            raise _Found
+
+    async def client(mock: Any) -> None:
+        with suppress(ClientError):  # a client that fails in its good run is not explored
+            await mutant.scenario(mock)
+
+    good = await explore(client, failures=(), timeout_s=TIMEOUT_S)
+    requests = sum(len(alike.points) for alike in good.classes)
+    if any(mutant.rule in finding.kinds for finding in good.findings):
+        return requests, True
+    is_found = False
+    try:
+        await explore(client, timeout_s=TIMEOUT_S, tell=tell)
+    except* _Found:
+        is_found = True
+    return requests, is_found
+
+
+@pytest.mark.long
+async def test_the_explorer_finds_mutants_from_a_short_good_run() -> None:
+    begun_s, missed, found = time.process_time(), [], 0
+    for mutant in MUTANTS:
+        if mutant.unexplored:
+            continue
+        with mutant.planted():
+            requests, is_found = await explored(mutant)
+        found += is_found and requests < MOST_REQUESTS
+        if not is_found:
+            missed.append(mutant.name)
+    assert missed == []
+    assert found >= FOUND_LEAST
+    assert time.process_time() - begun_s < CPU_S
