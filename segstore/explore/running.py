@@ -209,8 +209,7 @@ async def run_once(setting: RunSetting, *injections: Injection) -> Run:
         await asyncio.gather(*changes, return_exceptions=True)
         requests = mock.requests()
         mock.faults.toxics.clear()
-        late_s = sum((injection.failure.action or {}).get("delay_ms", 0) for injection in injections) / 1000
-        leaked = 0 if is_hung else await _left_open(mock, setting.closing_s + late_s)
+        leaked = 0 if is_hung else await _left_open(mock, setting.closing_s)
         await _owned(mock)
         segments, unframed = _contents(mock)
         violation = None if setting.check is None else setting.check(mock)
