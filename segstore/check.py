@@ -7,8 +7,8 @@ Files may be traces of any form, compressed or not, or histories of JSON lines (
 records of all traces are judged together, in the order of their times; each history is judged by itself.
 
 Invariants: parts that cannot be read are listed, and the rest is judged. Two processes, which judge large traces, give
-the verdicts of one: facts reach the second in the order in which the first makes them. `reduced` reduces a history to
-the fewest exchanges that still break a rule.
+the verdicts of one: facts reach the second process in the order in which the first makes them. `reduced` reduces a
+history to the fewest exchanges that still break a rule.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Report(NamedTuple):
         return self.verdicts.broken
 
     def text(self) -> str:
-        """Returns the report for people: each broken rule with its verdicts, then what is not known."""
+        """Returns the report for people: each broken rule with its verdicts, then the open questions."""
         lines = []
         for rule, verdicts in self.verdicts.by_rule.items():
             lines.append(f"{rule}: {RULES[rule].text}")

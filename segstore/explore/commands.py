@@ -76,7 +76,7 @@ def words_of(command: str | Sequence[str]) -> list[str]:
 
 
 def names_place(words: list[str], *places: str) -> bool:
-    """Whether the words contain one of the placeholders."""
+    """Whether the words contain a placeholder."""
     return any(placeholder[2] in places for word in words for placeholder in _PLACE.finditer(word))
 
 

@@ -1,7 +1,7 @@
 """The failures that the explorer injects, and the points at which each can be injected.
 
 A failure is the action of a fault rule, or a change of the world (`segstore.explore.world`) that is complete before the
-request passes. `failures_at` lists those of a point, and the reasons why others cannot be injected there.
+request passes. `failures_at` lists the failures of a point, and why other failures cannot be injected there.
 
 Sources: `PravegaRequestProcessor.handleException` and `AppendProcessor.handleException` for the failures of commands;
 `controller.proto` for the statuses of calls; `ControllerImpl` and `SegmentOutputStreamImpl` for what the reference's

@@ -20,7 +20,7 @@ _NO_POINT: Final = frozenset({"KEEP_ALIVE"})
 
 
 class Point(NamedTuple):
-    """A request or a controller call. nth: among those of its type, from 1. reply: its outcome in the good run."""
+    """A request or a controller call. nth: among requests of its type, from 1. reply: its outcome in the good run."""
 
     type_name: str
     nth: int

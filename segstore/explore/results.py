@@ -146,7 +146,7 @@ def grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def shown(group: Sequence[Finding], command: Sequence[str] = ()) -> list[str]:
-    """Returns the first finding of a group with the lines that repeat it, and the names of the others.
+    """Returns the first finding of a group with the lines that repeat it, and the names of the other findings.
 
     command: the words of the command line that explored, without `--only`, if it was one.
     """

@@ -39,7 +39,7 @@ _BLOCK_BYTES: Final = 64 * 1024
 
 
 class ExploredCluster(MockCluster):
-    """The cluster of a run: `host` and `port` are those of its first store."""
+    """The cluster of a run: `host` and `port` are the address of its first store."""
 
     _numbered = 0
 

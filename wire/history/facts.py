@@ -1,6 +1,6 @@
 """What folds take and return: facts about one key, verdicts, and questions that stay open.
 
-A fact has a key: its kind ("segment", "writer", …) and a name. Its value is one of the records below, which traces and
+A fact has a key: its kind ("segment", "writer", …) and a name. Its value is a record of this module, which traces and
 users' own histories both become. Times are in ns since 1970. All values can be pickled.
 """
 
@@ -12,7 +12,7 @@ from segstore.wire.names import parent_of
 
 
 class Key(NamedTuple):
-    """The subject of a fact. kind: one of `segstore.wire.history.FOLDS`. name: unique in its kind."""
+    """The subject of a fact. kind: a key of `segstore.wire.history.FOLDS`. name: unique within the kind."""
 
     kind: str
     name: str
@@ -98,7 +98,7 @@ class SetUp(NamedTuple):
 class Acked(NamedTuple):
     """An acknowledgement: events up to `number` are stored. length: the segment's, -1 if unknown. store: its address.
 
-    asked: the place of the latest append that it covers; None if there is none.
+    asked: the place of the latest append that it covers; None if it covers no append that was recorded.
     """
 
     segment: str

@@ -80,7 +80,7 @@ class Verdicts(NamedTuple):
         return {number: tuple(named) for number, named in rules.items()}
 
     def joined(self, other: Verdicts) -> Verdicts:
-        """Returns the verdicts of both, in the order of their last records."""
+        """Returns the verdicts of both judges, in the order of their last records."""
         broken = sorted((*self.broken, *other.broken), key=_last_place)
         return Verdicts(broken, self.unknown + other.unknown, self.records + other.records)
 

@@ -24,7 +24,7 @@ OTHER: Final = ("other",)
 """The content after an update whose version was not seen."""
 MOST_STATES: Final = 100_000
 MOST_AHEAD: Final = 2000
-"""Bounds of a search: visited states, and steps that take effect before one that started earlier."""
+"""Bounds of a search: visited states, and steps that take effect before a step that started earlier."""
 
 _State = tuple[Any, Any]
 """A register's token, and its highest version so far."""
@@ -145,7 +145,7 @@ class _Search:
 def is_linearizable(steps: Sequence[Step], initial: Any, *, versions: bool, others: bool = False) -> bool | None:
     """Returns whether the steps have an order that explains them; None if the search was cut off.
 
-    initial: the first content. versions: whether tokens are versions, which only grow. others: whether clients that
-    were not recorded write, too.
+    initial: the first content. versions: whether tokens are versions, which only grow. others: whether other clients
+    that were not recorded write, too.
     """
     return _Search(steps, versions=versions, others=others).run(initial)

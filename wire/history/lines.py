@@ -55,7 +55,7 @@ _decode: Final = msgspec.json.Decoder(Line).decode
 
 
 class Ended(NamedTuple):
-    """An operation from its beginning to its end. value: one of the classes below."""
+    """An operation from its beginning to its end. value: an instance of a class of `OPERATIONS`."""
 
     process: str
     value: Any
@@ -159,7 +159,7 @@ class _OfTable(_Operation):
 
 
 class Put(_OfTable):
-    """Writes an entry of a table. expected: only if the entry has this version; -1: only if there is no entry.
+    """Writes an entry of a table. expected: only if the entry has this version; -1: only if the entry is new.
     version: the new one.
     """
 
@@ -173,7 +173,7 @@ class Remove(_OfTable):
 
 
 class Get(_OfTable):
-    """Reads an entry of a table; without a value there is none."""
+    """Reads an entry of a table; without a value, the entry does not exist."""
 
     what: ClassVar[str] = "read"
 

@@ -2,7 +2,7 @@
 
 Operations are judged at the end, register by register: first the order of versions, then the values that reads return,
 then whether the operations have an order that explains them (`segstore.wire.history.linearizable`). One verdict a
-register names the fewest operations that still have none.
+register names the fewest operations that still have no such order.
 
 Invariants: what a client that was not recorded may have written explains a read, and is counted as open; so does the
 content when the recording began. A table that is deleted or created again starts new histories; an update that runs at
@@ -120,7 +120,7 @@ class RegisterFold:
         return Broken(rule, self.key, tuple(places), text, expected, actual)
 
     def _version_backwards(self, register: str, operations: list[_Done]) -> Broken | None:
-        """Checks that of two updates, one after the other, the later has the higher version."""
+        """Checks that an update which starts after another update has ended has the higher version."""
         updates = [done for done in operations if done.value.what == "put" and done.value.outcome == "ok"]
         by_end = iter(sorted(updates, key=lambda done: done.end))
         ended, highest = next(by_end, None), None

@@ -1,6 +1,6 @@
 """The rules that histories are judged by, as a table: `RULES`. `docs/reference/rules.md` is made from it.
 
-The names in `alias` are those of Jepsen's Kafka workload and of Elle for the same anomaly, where there is one.
+The names in `alias` are those of Jepsen's Kafka workload and of Elle for the same anomaly, if they have a name for it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`segstore explore`: injects each failure at each point of a client's run.
 
-Exit status: 0 if nothing broke but what the baseline knows; 1 if something broke, with details on standard output.
+Exit status: 0 if nothing broke but findings of the baseline; 1 if something broke, with details on standard output.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _FILE: Final = NewPath(dir_okay=False, path_type=Path)
     "--failures", multiple=True, default=["*"], metavar="GLOB", help="Only these failures, such as 'cut *'; repeatable."
 )
 @click.option("--only", default="", metavar="NAME", help="Repeat one run: 'cut after at APPEND_BLOCK_END 1'.")
-@click.option("--all", "complete", is_flag=True, help="Try all points, not only three of those that are alike.")
+@click.option("--all", "complete", is_flag=True, help="Try all points, not only three of each class.")
 @click.option("--pairs", is_flag=True, help="Then combine two failures.")
 @click.option("--budget", "budget_s", type=Finite(0, MAX_WAIT_S, min_open=True), metavar="SECONDS")
 @click.option("--seed", type=int, default=0, help="Shuffle runs of the same rank.")
@@ -101,7 +101,7 @@ def explore(trace: Path | None, prepare: str | None, **options: Any) -> int:
 
     The client is the command after `--`, with {host}, {port}, {controller} or {http} filled in, or SEGSTORE_CONTROLLER
     and SEGSTORE_HOST in its environment. Without a command, a client that reconnects and queries the stored data makes
-    the requests of TRACE. With both, the events of the trace must be stored at the end.
+    the requests of TRACE. With trace and command, the events of the trace must be stored at the end.
     """
     from segstore.explore import CommandError
     from segstore.server.replay import read_script

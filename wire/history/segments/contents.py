@@ -66,7 +66,7 @@ def _split(data: bytes, base: int, offsets: list[int], hashes: list[int]) -> tup
 
 
 class PlaceList:
-    """Places in 24 bytes each."""
+    """Places, in 24 bytes per place."""
 
     def __init__(self) -> None:
         self._sources: dict[tuple[str, int], int] = {}
@@ -240,7 +240,7 @@ class Contents:
         self.spans.insert(index, span)
 
     def certain(self, boundaries: Iterable[Iterable[int]]) -> Iterator[ReadSpan]:
-        """Yields the spans that start at offset 0, or at one of the offsets at which events are known to start."""
+        """Yields the spans that start at offset 0, or at an offset at which an event is known to start."""
         starts = {start for start in self._starts if start}
         known = {0}.union(*(starts.intersection(offsets) for offsets in boundaries)) if starts else {0}
         return (span for span in self.spans if span.start in known)

@@ -99,12 +99,12 @@ class SegmentState:
             self.length, self.length_place, self.length_store = length, place, store
 
     def low(self, place: Place) -> int:
-        """Returns the highest length that the latest records of a place's file show; -1 if there is none."""
+        """Returns the highest length that the latest records of a place's file show; -1 without such a record."""
         known = self._known.get(place[0])
         return -1 if known is None else known.highest
 
     def length_at(self, place: Place) -> int:
-        """Returns the highest length that was known before a place; -1 if none was."""
+        """Returns the highest length that was known before a place; -1 if no length was known."""
         known = self._known.get(place[0])
         index = 0 if known is None else bisect_left(known.times, place[4])
         return known.lengths[index - 1] if known is not None and index else -1
@@ -167,7 +167,7 @@ class SegmentState:
             self._form([self])
 
     def _form(self, sources: list[SegmentState]) -> bool:
-        """Makes events of the chunks of sources that were merged one after the other; returns whether it can."""
+        """Makes events of the chunks of sources that were merged in a row; returns whether it can."""
         data = b"".join(chunk for source in sources for chunk in source._chunks)
         hashes = hashes_of(data)
         if hashes is not None:

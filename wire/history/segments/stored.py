@@ -6,7 +6,7 @@ by the offsets at which they can lie, or else only counted.
 An event lies at or behind the length that the segment was known to have when it was sent, and before the length with
 which it was acknowledged. It is missing only if that range was read without a hole.
 
-Foreign events in a segment, and equal ones of writers that were not recorded, must not count against anybody. Most
+Foreign events in a segment, and equal events of writers that were not recorded, must not count against anybody. Most
 rules therefore ask whether the recording is complete: the segment's creation was recorded, or the sizes of all appends
 and merges add up to its length.
 """
@@ -237,7 +237,7 @@ class _Comparison:
         return not self._is_complete or bisect_left(self._unknown, low) == bisect_left(self._unknown, high)
 
     def _is_sure(self, index: int) -> bool:
-        """Whether an event that was found is not an equal one of an unknown writer."""
+        """Whether an event that was found is not an equal event of an unknown writer."""
         if self._is_complete:
             return True
         low, high = self._bounds(index)
@@ -418,7 +418,7 @@ class _Comparison:
         return Broken("inconsistent-offsets", self._key, (sent, *self._acknowledged(index), read), text)
 
     def _missing(self, source: _Source, found: array[int], missing: list[tuple[int, int]]) -> Findings:
-        """Takes the events of a writer that were not found, with the offset of the last one before that was found."""
+        """Takes the events of a writer that were not found, with the offset of the last event found before them."""
         position = len(found) - 1
         follower, verdicts, unread = -1, [], 0
         for event, before in reversed(missing):
@@ -438,8 +438,8 @@ class _Comparison:
     def _rule_of(self, source: _Source, event: int, before: int, follower: int, after: int) -> str | None:
         """Returns the rule that a missing event breaks; None if it may be missing, "" if its place was not read.
 
-        before, after: the offsets of the last event before it, and of the first behind it, that were found; -1 if none.
-        follower: the latter's index.
+        before, after: the offsets of the last event found before it, and of the first event found behind it; -1 if no
+        such event was found. follower: the index of the event behind it.
         """
         written = source.written
         low, high = self._bounds(source.base + event)
@@ -506,7 +506,7 @@ class _Comparison:
 
     def _transaction(self, part: SegmentState, indexes: list[int], offsets: list[int], missing: list[int]) -> Findings:
         """Judges one transaction. offsets: of its events that were found. missing: its acknowledged events that were
-        not. There are three cases: it was aborted; some of it was read; nothing of it was read."""
+        not. There are three cases: it was aborted; a part of it was read; nothing of it was read."""
         if part.is_aborted:
             if offsets and self._is_complete:
                 index = next(index for index in indexes if self._found[index] == offsets[0])
@@ -568,7 +568,7 @@ class _Comparison:
         return [offset for offset, event in inner if offset not in own and event not in equal]
 
     def _is_enclosed(self, offsets: list[int]) -> bool:
-        """Whether the events before and behind these were read, too, or there are none."""
+        """Whether the events before and behind these were read, too, or do not exist."""
         span = self._spans[bisect_right(self._starts, offsets[0]) - 1]
         first, last = bisect_left(span.offsets, offsets[0]), bisect_left(span.offsets, offsets[-1])
         is_end = last + 1 < len(span.offsets) or span.end in (self._segment.final, self._segment.length)
@@ -594,8 +594,10 @@ class _Comparison:
             yield Open("lost-write", self._key, UNREAD)
 
     def _commit_order(self, extents: Mapping[str, tuple[int, int]]) -> Findings:
-        """Compares the transactions that a writer committed one after the other: the first request counts, since a
-        repeated one may succeed though the first was executed."""
+        """Compares the transactions that a writer committed in a row.
+
+        The first request counts, since a repeated request may succeed though the first was executed.
+        """
         commits: dict[str, list[tuple[Place, Place, SegmentState]]] = {}
         for part in self._parts:
             answers = [(place, writer) for what, _, place, writer in part.steps if what == "committing" and writer]

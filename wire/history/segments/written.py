@@ -41,7 +41,7 @@ class Written:
         acked, lengths, acks: of each acknowledgement that covers new events: its number, length and place.
         stored: the highest number that was acknowledged, or stored at a set-up.
         refused: numbers of refused appends. resent: numbers that were sent more than once.
-        expected: the offsets of conditional appends, by their index; None if an append was sent with several.
+        expected: the offsets of conditional appends, by their index; None if an append had several events.
         links: by file and connection. unknown: whether it sent events that are not known.
     """
 
@@ -90,7 +90,7 @@ class Written:
         return link
 
     def add(self, last: int, count: int, hashes: list[int], size: int, low: int, place: int) -> None:
-        """Adds an append, whose numbers are above all earlier ones."""
+        """Adds an append, whose numbers are above all earlier numbers."""
         self.firsts.append(len(self.hashes))
         if len(hashes) == 1:
             self.numbers.append(last)
@@ -105,10 +105,10 @@ class Written:
         self.sent.append(place)
 
     def repeat(self, last: int, count: int, hashes: list[int]) -> tuple[int, int]:
-        """Takes events whose numbers are not above all earlier ones, except for the last events perhaps.
+        """Takes events whose numbers are not above all earlier numbers, except for the last events perhaps.
 
-        Returns how many of them are old, and the index of an old event that was another; -1 if there is none. The
-        number of a refused append may be used for another event.
+        Returns how many of them are old, and the index of an old event that was another event; -1 if all are the same.
+        The number of a refused append may be used for another event.
         """
         newest, different = self.numbers[-1], -1
         old = range(last - count + 1, min(last, newest) + 1)
@@ -129,7 +129,7 @@ class Written:
         return len(old), different
 
     def append_of(self, number: int) -> int:
-        """Returns the index of the append that has this last number; -1 if there is none."""
+        """Returns the index of the append that has this last number; -1 if no append has it."""
         lasts = self.lasts
         if lasts and lasts[-1] == number:
             return len(lasts) - 1
@@ -141,7 +141,7 @@ class Written:
         return bisect_right(self.firsts, event) - 1
 
     def ack_of(self, number: int) -> int:
-        """Returns the index of the first acknowledgement that covers a number; -1 if there is none."""
+        """Returns the index of the first acknowledgement that covers a number; -1 if no acknowledgement does."""
         index = bisect_left(self.acked, number)
         return index if index < len(self.acked) else -1
 

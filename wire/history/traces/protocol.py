@@ -1,6 +1,6 @@
 """The rules of the protocol, checked frame by frame on one connection.
 
-A reply answers the oldest request with its request id, or of its kind if it carries none; each append may get a reply
+A reply answers the oldest request with its request id, or of its kind if it carries no id; each append may get a reply
 of its own. An acknowledgement covers the appends of its writer up to its number, since the writer's last set-up; a
 failure refuses all unacknowledged appends with its request id.
 
@@ -92,7 +92,7 @@ class ProtocolCheck:
         self._last: tuple[Any, Place] | None = None
         """The last command of `APPENDING`."""
         self._waiting: dict[int | str, tuple[str, Place] | deque[tuple[str, Place]]] = {}
-        """Key of replies → type names and places of the requests that wait for one."""
+        """Key of replies → type names and places of the requests that wait for such a reply."""
         self._count = 0
         self._dropped = False
         self._writers: dict[int, _Writer] = {}
