@@ -30,8 +30,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # What an installation is made of, the sources of the optional extensions included.
 TYPED := $(wildcard client/*/*.pxd)
 INSTALLED := pyproject.toml setup.py $(wildcard wire/codec/speed/*.[ch]) $(TYPED) $(TYPED:.pxd=.py)
-# What extras add, without building segstore again. PySpark has no wheel: its jars are not compressed a second time.
-INSTALL_EXTRAS := $(INSTALL) --config-settings=--build-option=--compression=stored
+# PySpark has no wheel: its jars are not compressed a second time.
+INSTALL_SPARK := $(INSTALL) --config-settings=--build-option=--compression=stored pyspark
 # Rewritten when one of these is newer; as long as they stand, no target needs a network.
 CORE := $(VENV)/.installed-core
 TEST := $(VENV)/.installed-test
@@ -198,8 +198,8 @@ $(TEST): $(INSTALLED) | $(PY)
 $(DEV): $(INSTALLED) $(TEST)
 	@echo "installing what all tests, lint and benchmarks need into $(VENV)"
 	@if $(PY) -c 'import sys; from segstore.pipeline.session import JAVA, java_version as v; sys.exit((v() or 0) < JAVA)'; \
-		then $(INSTALL_EXTRAS) 'segstore[dev,docs,spark]'; \
-		else $(INSTALL_EXTRAS) 'segstore[dev,docs]' && \
+		then $(INSTALL_SPARK) && $(INSTALL) 'segstore[dev,docs,spark]'; \
+		else $(INSTALL) 'segstore[dev,docs]' && \
 		echo "Java 17 or newer is not here: tests with Spark will be reported as not run" >&2; fi
 	@touch $(CORE) $(TEST) $@
 

@@ -130,6 +130,7 @@ LONG = {
         *("tests/test_packaging.py", "tests/test_machines.py", "tests/test_docs_site.py"),
     ),
     "benchmarks and long runs": (
+        "tests/explore/test_clients.py",
         "tests/fuzz/",
         "tests/power_loss/",
         "tests/seeds/test_shown.py",

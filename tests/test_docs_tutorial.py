@@ -48,6 +48,7 @@ def printed(command: str, folder: Path) -> str:
     return run.stdout
 
 
+@pytest.mark.long
 def test_the_bug_of_the_explorers_tutorial_is_found_and_mended(pytester: pytest.Pytester) -> None:
     name = "docs/start/find-a-bug.md"
     shop, mended, test = programs(name)

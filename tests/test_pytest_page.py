@@ -47,7 +47,7 @@ def test_the_reference_names_every_fixture_setting_and_option() -> None:
     source = Path(plugin.__file__).read_text(encoding="utf-8")
     fixtures = set(re.findall(r"^@pytest\.fixture.*\ndef (\w+)", source, re.MULTILINE)) - {"segstore_hosts"}
     settings = set(re.findall(r'"(segstore_\w+)",\s+"', source))
-    assert said == fixtures | settings | {"--segstore-record", "--segstore-record-tokens"}
+    assert said == fixtures | settings | {"--segstore-record", "--segstore-record-tokens", "--segstore-check"}
 
 
 def test_the_reference_names_every_member_of_a_server() -> None:

@@ -165,14 +165,12 @@ class ControllerChannels(OfOneLoop):
                     refusals += 1
                     if self._credentials is not None and self._credentials.refused(shown):
                         continue
-                failures += 1
-                pause_s = self._settings.retry.delay_ms(failures, self._random) / 1000
-                is_repeated = (
-                    error.code() in _FAILED_ONCE
-                    and METHODS[method].repeatable
-                    and not self._settings.retry.exhausted(failures)
-                    and self._loop.time() + pause_s < deadline
-                )
+                is_repeated, pause_s = False, 0.0
+                if error.code() in _FAILED_ONCE and METHODS[method].repeatable:
+                    failures += 1
+                    pause_s = self._settings.retry.delay_ms(failures, self._random) / 1000
+                    is_in_time = self._loop.time() + pause_s < deadline
+                    is_repeated = is_in_time and not self._settings.retry.exhausted(failures)
                 if error.code() not in _ASK_AGAIN and not is_repeated:
                     raise _error(
                         method, node, error, limit_ms, _stream_of(request)

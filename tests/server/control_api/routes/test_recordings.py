@@ -42,7 +42,7 @@ async def test_what_passes_between_start_and_stop_is_downloaded(tmp_path: Path, 
         records = read(tmp_path / f"one.{form}", answer.content)
         assert sorted(names(records)) == ["APPEND_BLOCK_END", "APPEND_SETUP", "DATA_APPENDED", "SETUP_APPEND"]
         await done(http, "DELETE", "/v1/recordings/one")
-        assert refusal(await http.get("/v1/recordings/one"))[::2] == (404, "path")
+        assert refusal(await http.get("/v1/recordings/one"))[::2] == (404, "path.name")
 
 
 async def test_one_that_is_at_its_limit_is_refused_when_it_is_stopped_and_can_be_downloaded() -> None:
