@@ -23,7 +23,6 @@ MUTANTS_LEAST = 40
 MOST_REQUESTS = 40
 FOUND_LEAST = 30
 TIMEOUT_S = 4.0
-"""60 s on two cores."""
 
 
 @pytest.fixture(autouse=True)
