@@ -293,7 +293,7 @@ def _rules(facts: Facts, figures: str) -> str:
     return (
         f"<p>{len(broken)} of {len(facts['rules'])} rules are broken. "
         f"The records do not decide: {html.escape(', '.join(unknown)) or 'nothing'}.</p>"
-        + _table("Broken rules", ("rule", "times", "in a correct history"), broken)
+        + _table("How often each rule was broken", ("rule", "times", "in a correct history"), broken)
         + _shown(facts, "verdicts", "The first records of each broken rule", columns)
     )
 
