@@ -32,7 +32,7 @@ from xml.etree import ElementTree
 
 from segstore.wire.history import RULES, UNREAD, Acked, Broken, Fact, Judge, Place, Sent, Verdicts, judge, read_history
 from segstore.wire.printable import printable
-from segstore.wire.trace import Record
+from segstore.wire.trace import Direction, Record
 
 if TYPE_CHECKING:
     from segstore.pipeline.trace.files import FileRange
@@ -309,6 +309,15 @@ def _located(
             yield from zip(map(partial(tuple.__new__, Place), values), columns, strict=True)
     if first_skip < last:
         damaged.add(piece.path)
+
+
+def without_injected(broken: Iterable[Broken], record_at: Callable[[Place], Record]) -> list[Broken]:
+    """Returns verdicts without rules of the protocol that a mock store's reply breaks: a fault rule made the reply."""
+    return [
+        verdict
+        for verdict in broken
+        if RULES[verdict.rule].family != "Protocol" or record_at(verdict.places[-1]).direction is Direction.REQUEST
+    ]
 
 
 # --- the fewest records that break a rule -----------------------------------------------------------------------------
