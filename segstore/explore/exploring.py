@@ -138,7 +138,8 @@ async def explore(
         explorer = _Explorer(setting, good, keep_order=keep_order, failures=failures, jobs=jobs, tell=tell)
         explorer.until_s = None if budget_s is None else begun_s + budget_s
         options = {"stores": stores, "timeout_s": timeout_s, "prepare": prepare, "keep_order": keep_order}
-        explorer.options = {name: value for name, value in options.items() if value != explore.__kwdefaults__[name]}
+        defaults = explore.__kwdefaults__ or {}
+        explorer.options = {name: value for name, value in options.items() if value != defaults[name]}
         explorer.check_patterns(first)
         plan = explorer.plan(first, complete=complete, random=Random(seed) if seed else None)
         if only:
