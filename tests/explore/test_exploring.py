@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from segstore.explore import CommandError, ExploredCluster, explore, explore_trace, junit
+from segstore.explore import CommandError, ExploredCluster, Point, explore, explore_trace, failures_at, junit
 from segstore.explore.world import CHANGES, Change
 from segstore.traces import TraceClient
 from segstore.wire import (
@@ -221,6 +221,22 @@ async def test_a_change_that_fails_is_unknown(monkeypatch: pytest.MonkeyPatch) -
         (cell,) = explored.cells
         assert (cell.colour, cell.why, explored.findings) == ("unknown", why, [])
         assert explored.not_injected == {("store restarts", why): 1}
+
+
+async def test_a_container_moves_to_the_next_of_several_stores() -> None:
+    owners = []
+    async with ExploredCluster(3) as mock:
+        for _ in range(4):
+            owners.append(mock.owner_of(SEGMENT))
+            await CHANGES["container moves"].make(mock, SEGMENT, 0)
+    assert None not in owners
+    assert [((owner or 0) - (owners[0] or 0)) % 3 for owner in owners] == [0, 1, 2, 0]
+
+
+def test_lost_and_late_replies_of_calls_come_before_their_statuses() -> None:
+    point = Point("createScope", 1, True, "call createScope", "", "SUCCESS")
+    names = [failure.name for failure in failures_at(point, late_s=1, stores=1)]
+    assert names[:2] == ["reply late", "reply lost"]
 
 
 async def test_trouble_of_the_machine_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
