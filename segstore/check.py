@@ -200,10 +200,9 @@ def _judged(traces: Sequence[str], skipped: list[str], damaged: set[str]) -> Ver
         except (BrokenPipeError, EOFError, pickle.UnpicklingError):
             with suppress(BrokenPipeError):
                 other.stdin.close()
-            text = "the second process, which judges a part of the facts, ended {}; was there too little memory?"
             status = other.wait()
-            how = f"by signal {-status}" if status < 0 else f"with status {status}"
-            raise ChildProcessError(text.format(how)) from None
+            how = f"by signal {-status}, perhaps for want of memory" if status < 0 else f"with status {status}"
+            raise ChildProcessError(f"the second process, which judges a part of the facts, ended {how}") from None
         except BaseException:
             other.kill()
             with suppress(BrokenPipeError):

@@ -642,12 +642,13 @@ _HOLDS_THE_LOCK: Final = (
 
 
 def _uses_official(client: Callable[..., Any]) -> bool:
-    """Whether a function, or its module, refers to the official client."""
+    """Whether a function or its module refers to the official client."""
     official = sys.modules.get("pravega_client")
     if official is None:
         return False
     client = client.func if isinstance(client, partial) else client
-    names = getattr(client, "__globals__", None) or vars(sys.modules[client.__module__])
+    module = sys.modules.get(getattr(client, "__module__", None) or "")
+    names = getattr(client, "__globals__", None) or ({} if module is None else vars(module))
     its_own = {id(official), *(id(value) for value in vars(official).values() if callable(value))}
     code = getattr(client, "__code__", None)
     is_imported = code is not None and "pravega_client" in code.co_names
