@@ -32,7 +32,7 @@ from xml.etree import ElementTree
 
 from segstore.wire.history import RULES, UNREAD, Acked, Broken, Fact, Judge, Place, Sent, Verdicts, judge, read_history
 from segstore.wire.printable import printable
-from segstore.wire.trace import Record
+from segstore.wire.trace import Direction, Record
 
 if TYPE_CHECKING:
     from segstore.pipeline.trace.files import FileRange
@@ -85,15 +85,15 @@ class Report(NamedTuple):
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the report as JSON values."""
+        """Returns the report as JSON values; bytes are text, with escapes where they are not UTF-8."""
         unknown = [{"rule": rule, "why": why, "count": n} for (rule, why), n in sorted(self.verdicts.unknown.items())]
         broken = [
             {
                 "rule": verdict.rule,
                 "subject": {"kind": verdict.key.kind, "name": verdict.key.name},
                 "text": verdict.text,
-                "expected": verdict.expected,
-                "actual": verdict.actual,
+                "expected": _as_json(verdict.expected),
+                "actual": _as_json(verdict.actual),
                 "places": [place._asdict() for place in verdict.places],
                 "see": self.next_look(verdict),
             }
@@ -102,15 +102,20 @@ class Report(NamedTuple):
         return {"records": self.verdicts.records, "broken": broken, "unknown": unknown, "not_read": self.skipped}
 
     def junit(self) -> bytes:
-        """Returns the report as JUnit XML: a test case for each rule."""
+        """Returns the report as JUnit XML: a test case for each rule, and one with an error for parts not read."""
         by_rule = self.verdicts.by_rule
-        facts = {"name": "segstore check", "tests": str(len(RULES)), "failures": str(len(by_rule))}
-        suite = ElementTree.Element("testsuite", facts)
+        tests, errors = len(RULES) + bool(self.skipped), int(bool(self.skipped))
+        facts = {"tests": str(tests), "failures": str(len(by_rule)), "errors": str(errors)}
+        suite = ElementTree.Element("testsuite", {"name": "segstore check", **facts})
         for rule in RULES.values():
             case = ElementTree.SubElement(suite, "testcase", {"classname": f"segstore.{rule.family}", "name": rule.id})
             for verdict in by_rule.get(rule.id, ()):
                 failure = ElementTree.SubElement(case, "failure", {"message": printable(verdict.text)})
                 failure.text = "\n".join(map(self.where, verdict.places))
+        if self.skipped:
+            case = ElementTree.SubElement(suite, "testcase", {"classname": "segstore.check", "name": "not read"})
+            error = ElementTree.SubElement(case, "error", {"message": printable(self.skipped[0])})
+            error.text = "\n".join(map(printable, self.skipped))
         whole: bytes = ElementTree.tostring(suite, "utf-8", xml_declaration=True)
         return whole
 
@@ -133,8 +138,20 @@ class Report(NamedTuple):
         return f"segstore trace show {file} --filter {shlex.quote(subject)}"
 
 
+def _as_json(value: Any) -> Any:
+    """Returns a value of a verdict as a JSON value."""
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    if isinstance(value, list | tuple):
+        return [_as_json(part) for part in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
 def check(paths: Sequence[str | Path]) -> Report:
-    """Judges files, folders and globs. Raises FileNotFoundError, TraceError, HistoryError and other OSErrors."""
+    """Judges files, folders and globs.
+
+    Raises FileNotFoundError, TraceError, HistoryError and other OSErrors, ChildProcessError if the second process ends.
+    """
     names = [str(path) for path in paths]
     histories = [name for name in names if _is_history(name)]
     skipped: list[str] = []
@@ -180,6 +197,12 @@ def _judged(traces: Sequence[str], skipped: list[str], damaged: set[str]) -> Ver
             whole = first.end()
             other.stdin.close()
             return whole.joined(pickle.load(other.stdout))
+        except (BrokenPipeError, EOFError, pickle.UnpicklingError):
+            with suppress(BrokenPipeError):
+                other.stdin.close()
+            status = other.wait()
+            how = f"by signal {-status}, perhaps for want of memory" if status < 0 else f"with status {status}"
+            raise ChildProcessError(f"the second process, which judges a part of the facts, ended {how}") from None
         except BaseException:
             other.kill()
             with suppress(BrokenPipeError):
@@ -311,20 +334,30 @@ def _located(
         damaged.add(piece.path)
 
 
+def without_injected(broken: Iterable[Broken], record_at: Callable[[Place], Record]) -> list[Broken]:
+    """Returns verdicts without rules of the protocol that a mock store's reply breaks: a fault rule made the reply."""
+    return [
+        verdict
+        for verdict in broken
+        if RULES[verdict.rule].family != "Protocol" or record_at(verdict.places[-1]).direction is Direction.REQUEST
+    ]
+
+
 # --- the fewest records that break a rule -----------------------------------------------------------------------------
 
 
 def reduced(records: Sequence[Placed], verdict: Broken) -> list[Placed]:
-    """Returns the fewest records that break the same rule for the same key, as far as leaving out finds them.
+    """Returns the fewest records that break the same rule for the same key with the same values, as far as leaving out
+    finds them.
 
     Connections are left out first, then requests with their replies. Longer histories than 20,000 records are first cut
     to the connections of the verdict's records.
     """
 
     def breaks(some: Sequence[Placed]) -> bool:
-        found = judge(some).broken
-        return any(broken.rule == verdict.rule and broken.key == verdict.key for broken in found)
+        return any(_identity(broken) == identity for broken in judge(some).broken)
 
+    identity = _identity(verdict)
     named = {(place.file, place.connection) for place in verdict.places}
     kept = [placed for placed in records if (placed[0].file, placed[0].connection) in named]
     if not breaks(kept):
@@ -336,6 +369,10 @@ def reduced(records: Sequence[Placed], verdict: Broken) -> list[Placed]:
     for units in (_by_connection, _by_exchange):
         kept = _fewest(units(kept), breaks)
     return kept
+
+
+def _identity(verdict: Broken) -> tuple[Any, ...]:
+    return verdict.rule, verdict.key, verdict.expected, verdict.actual
 
 
 def _by_connection(records: Sequence[Placed]) -> list[list[Placed]]:

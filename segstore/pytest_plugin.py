@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from segstore.server.faults import FaultSettings
     from segstore.server.replay import TraceOptions
     from segstore.tap import TapOptions
+    from segstore.wire.history import Broken
 
 _RECORDED: Final = "segstore_recorded"
 _MOST_NAME: Final = 120
@@ -165,14 +167,21 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
         terminalreporter.line(f"{traces} in {folder}" + (f", {failed} of failed tests" if failed else ""))
 
 
+def _moved(verdict: Broken, file: str) -> Broken:
+    return verdict._replace(places=tuple(place._replace(file=file) for place in verdict.places))
+
+
 class _Recordings:
     """The recordings of a test: one per server."""
 
-    def __init__(self, item: pytest.Item) -> None:
-        self._item = item
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._item = item = request.node
         folder = item.config.getoption("segstore_record")
         self._folder = None if folder is None else Path(folder)
         self._is_judged = item.config.getoption("segstore_check")
+        self._of_broken: pytest.TempPathFactory | None = (
+            request.getfixturevalue("tmp_path_factory") if self._is_judged else None
+        )
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._made: list[Path] = []
 
@@ -198,13 +207,24 @@ class _Recordings:
             self._scratch.cleanup()
 
     def _judge(self) -> None:
-        """Fails the test if a rule is broken; its stores are judged one by one, because each has a clock and names."""
-        from segstore.check import check
+        """Fails the test if a rule is broken; its stores are judged one by one, because each has a clock and names.
+
+        The recording of a broken rule is kept.
+        """
+        from segstore.check import check, records_of, without_injected
 
         for path in filter(Path.exists, self._made):
             report = check([path])
-            if report.broken:
-                pytest.fail(report.text(), pytrace=False)
+            if not report.broken:
+                continue
+            broken = without_injected(report.broken, dict(records_of([str(path)], [], set())).__getitem__)
+            if not broken:
+                continue
+            assert self._of_broken is not None, "it is judged"
+            kept = shutil.copy(path, self._of_broken.mktemp("segstore-check"))
+            broken = [_moved(verdict, str(kept)) for verdict in broken]
+            report = report._replace(verdicts=report.verdicts._replace(broken=broken))
+            pytest.fail(report.text(), pytrace=False)
 
     def _write(self, folder: Path) -> None:
         from segstore.traces import TraceFile, write_trace
@@ -285,7 +305,7 @@ def segstore_cluster(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> 
 
     process: whether in a process of their own; by default, the setting `segstore_process`.
     """
-    recordings = _Recordings(request.node)
+    recordings = _Recordings(request)
     running: list[testing.RunningServer] = []
 
     def start(*, process: bool | None = None, **settings: Unpack[testing.ServerOptions]) -> testing.RunningServer:
@@ -621,6 +641,20 @@ _HOLDS_THE_LOCK: Final = (
 )
 
 
+def _uses_official(client: Callable[..., Any]) -> bool:
+    """Whether a function or its module refers to the official client."""
+    official = sys.modules.get("pravega_client")
+    if official is None:
+        return False
+    client = client.func if isinstance(client, partial) else client
+    module = sys.modules.get(getattr(client, "__module__", None) or "")
+    names = getattr(client, "__globals__", None) or ({} if module is None else vars(module))
+    its_own = {id(official), *(id(value) for value in vars(official).values() if callable(value))}
+    code = getattr(client, "__code__", None)
+    is_imported = code is not None and "pravega_client" in code.co_names
+    return is_imported or any(id(value) in its_own for value in names.values())
+
+
 @pytest.fixture
 def segstore_explore(request: pytest.FixtureRequest) -> testing.Explore:
     """Runs a client once for each failure at each point of its run: found = segstore_explore(client).
@@ -646,7 +680,7 @@ def segstore_explore(request: pytest.FixtureRequest) -> testing.Explore:
             coroutine = CommandClient(words_of(client))
         elif inspect.iscoroutinefunction(client):
             coroutine = client
-        elif "pravega_client" in sys.modules:
+        elif _uses_official(client):
             pytest.fail(_HOLDS_THE_LOCK, pytrace=False)
         else:
             coroutine = partial(in_a_thread, client)

@@ -2,16 +2,17 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
 
-from segstore.check import check, records_of, reduced
+from segstore.check import Report, check, records_of, reduced
 from segstore.cli import main
 from segstore.traces import TraceFile, write_trace
-from segstore.wire.history import RULES, judge
+from segstore.wire.history import RULES, Broken, Key, Place, Verdicts, judge
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind
 from tests.wire.history.support import lines_of
 
@@ -64,7 +65,9 @@ def test_behind_a_part_that_cannot_be_read_nothing_is_certain(tmp_path: Path) ->
     report = check([path])
     assert not report.broken
     assert report.verdicts.unknown["frames-only", "parts of the recording could not be read"] == 1
-    assert run(path)[0] == 1
+    assert run(path, "--junit", tmp_path / "junit.xml")[0] == 1
+    suite = ElementTree.parse(tmp_path / "junit.xml").getroot()
+    assert (len(suite), suite.get("errors"), len(suite.findall("*/error"))) == (len(RULES) + 1, "1", 1)
 
 
 def test_large_traces_are_judged_in_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +76,16 @@ def test_large_traces_are_judged_in_two_processes(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("segstore.check.LARGE_BYTES", 0)
     assert check(traces) == report
     assert report.verdicts.records
+
+
+@pytest.mark.parametrize(
+    ("program", "fact"), [("import os, signal; os.kill(os.getpid(), 9)", "by signal 9"), ("", "with status 0")]
+)
+def test_a_second_process_that_ends_is_an_error(monkeypatch: pytest.MonkeyPatch, program: str, fact: str) -> None:
+    monkeypatch.setattr("segstore.check.LARGE_BYTES", 0)
+    monkeypatch.setattr("segstore.check._JUDGE_FACTS", program)
+    status, text = run(FIXTURES / "write.jsonl")
+    assert (status, f"ended {fact}" in text) == (2, True), text
 
 
 def test_correct_traces_have_no_verdict() -> None:
@@ -94,6 +107,9 @@ def test_forms_of_a_report(tmp_path: Path) -> None:
     assert len(suite) == len(RULES)
     assert [case.get("name") for case in suite if len(case)] == ["garbage-read"]
     assert run(FIXTURES / "write.jsonl")[0] == 0
+    verdict = Broken("garbage-read", Key("segment", "s"), (Place("f", 0, 0, 0, 1),), "text", b"\xff", (b"a", 1))
+    (broken,) = Report(Verdicts([verdict], Counter(), 1), []).to_dict()["broken"]
+    assert (broken["expected"], broken["actual"]) == ("\\xff", ["a", 1])
 
 
 def test_the_fewest_exchanges_that_break_a_rule(tmp_path: Path) -> None:
@@ -106,6 +122,9 @@ def test_the_fewest_exchanges_that_break_a_rule(tmp_path: Path) -> None:
     status, _ = run(path, "--out", tmp_path / "out")
     assert status == 1
     (fixture,) = (tmp_path / "out").iterdir()
+    two = run(path, with_loose_bytes(tmp_path / "other.jsonl"), "--out", tmp_path / "two")
+    assert two[0] == 1
+    assert len(list((tmp_path / "two").iterdir())) == 2
     assert [verdict.rule for verdict in check([fixture]).broken] == ["frames-only"]
 
 

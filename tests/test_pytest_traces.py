@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
+
 import pytest
 
 from segstore.traces import TraceFile
@@ -328,9 +331,12 @@ def test_a_client_is_cut_at_every_point_and_what_it_loses_is_found(suite: pytest
         def test_a_command_is_run_and_the_official_client_needs_one(segstore_explore, monkeypatch):
             with pytest.raises(ValueError, match="made no request"):
                 segstore_explore("true")
+            import ast
             monkeypatch.setitem(sys.modules, "pravega_client", sys)
             with pytest.raises(pytest.fail.Exception, match="holds the interpreter lock"):
                 segstore_explore(careless)
+            monkeypatch.setitem(sys.modules, "pravega_client", ast)
+            assert segstore_explore(careless, failures=["cut before"]).findings
 
         @pytest.mark.asyncio
         async def test_a_coroutine_awaits_it_itself(segstore_explore):
@@ -355,8 +361,15 @@ def test_a_test_fails_if_its_client_breaks_a_rule(suite: pytest.Pytester) -> Non
                 client.shutdown(socket.SHUT_WR)
                 while client.recv(100):
                     pass
+
+        def test_with_replies_that_faults_make(segstore_server, segstore_faults):
+            for do in ({"duplicate": "reply"}, {"close": "after", "reply_bytes": 5}):
+                segstore_faults.add("type = SETUP_APPEND", do=do, times=1)
+                talk(segstore_server, *BEGIN)
         """
     )
     result = suite.runpytest_inprocess(*STRICT, "--segstore-check")
-    result.assert_outcomes(passed=2, errors=1)
+    result.assert_outcomes(passed=3, errors=1)
     result.stdout.fnmatch_lines(["*frames-only: whole frames are sent"])
+    see = next(line for line in result.stdout.lines if "see: segstore trace show" in line)
+    assert Path(shlex.split(see)[4]).is_file()

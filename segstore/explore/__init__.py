@@ -8,10 +8,10 @@ A finding holds the records of its run or, for requests from a trace, of the sho
 
 from segstore.explore.commands import ClientFailed, CommandClient, CommandError, names_place, words_of
 from segstore.explore.exploring import ExploreOptions, Plan, explore, explore_trace, wanted_of
-from segstore.explore.failures import Failure, failures_at
+from segstore.explore.failures import Failure, NotInjected, failures_at
 from segstore.explore.points import Point, PointClass
 from segstore.explore.results import Exploration, Finding, baseline, grouped, junit, shown, write_fixture, write_matrix
-from segstore.explore.running import Client, ExploredCluster, Injection
+from segstore.explore.running import Client, ExploredCluster, Injection, NotPrepared
 
 __all__ = [
     "Client",
@@ -24,6 +24,8 @@ __all__ = [
     "Failure",
     "Finding",
     "Injection",
+    "NotInjected",
+    "NotPrepared",
     "Plan",
     "Point",
     "PointClass",

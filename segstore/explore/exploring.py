@@ -11,15 +11,15 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from random import Random
 from typing import Any, Final, NamedTuple, TypedDict
 
-from segstore.explore.failures import NotInjected, failures_at
+from segstore.explore.failures import Failure, NotInjected, failures_at
 from segstore.explore.judging import Good, Segments, compared, good_of, judged
-from segstore.explore.points import PointClass, classes_of
+from segstore.explore.points import Point, PointClass, classes_of
 from segstore.explore.results import Cell, Exploration, Finding
 from segstore.explore.running import Client, Injection, Run, RunSetting, prepared, run_once
 from segstore.server.replay import Step, read_script
@@ -27,8 +27,7 @@ from segstore.traces import TraceClient, shortened
 from segstore.wire.trace import Record, check_possible, parse_filter
 
 _LATE_FRACTION: Final = 0.5
-_CLOSING_S: Final = 0.02
-_WAITS: Final = "the client still waited after"
+_SERVER: Final = "segstore.server"
 
 
 class Plan(NamedTuple):
@@ -109,8 +108,12 @@ async def explore(
 
     Raises:
         TimeoutError: The run without faults does not end.
-        ValueError: Its results differ from `wanted`, nothing can match `match`, or no run has the name `only`.
+        ValueError: Its results differ from `wanted`, nothing can match `match`, a pattern selects no failure, or no run
+            has the name `only`.
         FilterError: For `match`.
+        NotPrepared: The preparation failed.
+        CommandError: The client is a command that cannot be started.
+        OSError: A cluster cannot be started.
         Exception: The client's own error in the run without faults.
     """
     if match.strip():
@@ -127,13 +130,17 @@ async def explore(
                 "no address of its own"
             )
         if first.leaked:
-            setting = setting._replace(closing_s=_CLOSING_S)
+            setting = setting._replace(leaked=first.leaked)
         second = await _good_run(setting)
         good, notes = good_of(first, second, wanted)
         if wanted is not None and (missed := compared(wanted, first.segments, first.records if keep_order else None)):
             raise ValueError(f"the client's results differ from what is wanted: {'; '.join(missed)}")
         explorer = _Explorer(setting, good, keep_order=keep_order, failures=failures, jobs=jobs, tell=tell)
         explorer.until_s = None if budget_s is None else begun_s + budget_s
+        options = {"stores": stores, "timeout_s": timeout_s, "prepare": prepare, "keep_order": keep_order}
+        defaults = explore.__kwdefaults__ or {}
+        explorer.options = {name: value for name, value in options.items() if value != defaults[name]}
+        explorer.check_patterns(first)
         plan = explorer.plan(first, complete=complete, random=Random(seed) if seed else None)
         if only:
             plan = plan._replace(injections=[])
@@ -152,13 +159,18 @@ async def explore(
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silences the log of the servers: the faults, and their consequences, are intended."""
-    logger = logging.getLogger("segstore")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+
+    def is_severe(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.CRITICAL
+
+    loggers = [logging.getLogger(name) for name in list(logging.root.manager.loggerDict) if name.startswith(_SERVER)]
+    for logger in loggers:
+        logger.addFilter(is_severe)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger in loggers:
+            logger.removeFilter(is_severe)
 
 
 async def _good_run(setting: RunSetting) -> Run:
@@ -173,9 +185,13 @@ async def _good_run(setting: RunSetting) -> Run:
 
 
 class _Explorer:
-    """The runs of an exploration and what they have shown. until_s: no run starts later; None for no limit."""
+    """The runs of an exploration and what they have shown.
+
+    until_s: no run starts later; None for no limit. options: those of `explore` that repeat a run and are no defaults.
+    """
 
     until_s: float | None = None
+    options: Mapping[str, object] = {}
 
     def __init__(
         self, setting: RunSetting, good: Good, *, keep_order: bool, failures: Sequence[str], jobs: int, tell: Tell
@@ -190,11 +206,24 @@ class _Explorer:
         self._cells: list[Cell] = []
         self._newly: list[tuple[Injection, list[Injection]]] = []
         self._unknown: Counter[tuple[str, str]] = Counter()
+        self._impossible: Counter[tuple[str, str]] = Counter()
+        self._notes: list[str] = []
         self._names: list[str] = []
         self._runs = 2
         self._total = 2
         self._skipped = 0
         self._has_streams = setting.prepared is not None or any(point.is_call for point in good.run.points)
+
+    def check_patterns(self, run: Run) -> None:
+        """Raises ValueError for a pattern that selects no failure at any point of a run."""
+        names = {failure.name for point in run.points for failure in self._all_at(point)}
+        for pattern in self._patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ValueError(f"no failure at any request or call of the client has a name like {pattern!r}")
+
+    def _all_at(self, point: Point) -> Iterator[Failure | NotInjected]:
+        late_s = self._setting.timeout_s * _LATE_FRACTION
+        return failures_at(point, late_s=late_s, stores=self._setting.stores, streams=self._has_streams)
 
     def plan(self, run: Run, *, complete: bool, random: Random | None) -> Plan:
         """Returns the injections of single failures: each class and failure once, then second members."""
@@ -208,9 +237,8 @@ class _Explorer:
         ranked.sort(key=lambda entry: entry[:3])
         return Plan(classes, [entry[3] for entry in ranked], not_injected)
 
-    def _failures_at(self, point: Any, not_injected: Counter[tuple[str, str]] | None = None) -> Iterator[Injection]:
-        late_s = self._setting.timeout_s * _LATE_FRACTION
-        for failure in failures_at(point, late_s=late_s, stores=self._setting.stores, streams=self._has_streams):
+    def _failures_at(self, point: Point, not_injected: Counter[tuple[str, str]] | None = None) -> Iterator[Injection]:
+        for failure in self._all_at(point):
             if not any(fnmatchcase(failure.name, pattern) for pattern in self._patterns):
                 continue
             if not isinstance(failure, NotInjected):
@@ -242,9 +270,12 @@ class _Explorer:
                 left -= 1
                 await self._run(injections)
 
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(self._jobs, len(runs))):
-                group.create_task(work())
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self._jobs, len(runs))):
+                    group.create_task(work())
+        except ExceptionGroup as errors:  # trouble of the machine, of which the first sentence is enough
+            raise errors.exceptions[0] from None
         self._skipped += left
 
     async def repeat(self, only: str, good: Run) -> None:
@@ -260,25 +291,36 @@ class _Explorer:
             chosen.append(names[name])
         await self.run_all([tuple(chosen)])
 
-    async def _run(self, injections: tuple[Injection, ...]) -> Finding | None:
+    async def _run(self, injections: tuple[Injection, ...]) -> None:
         run = await run_once(self._setting, *injections)
         self._runs += 1
+        has_hung_once = False
         if run.is_hung and not any(injection.failure.may_wait for injection in injections):
             run = await run_once(self._setting, *injections)  # the machine may have been busy
+            self._runs += 1
+            self._total += 1
+            has_hung_once = not run.is_hung
         broken, unknown = judged(self._good, run, keep_order=self._keep_order, timeout_s=self._setting.timeout_s)
         self._unknown += unknown
-        finding = Finding(injections, tuple(broken), run.records) if broken else None
+        finding = Finding(injections, tuple(broken), run.records, self.options) if broken else None
         if finding is not None:
             self._findings.append(finding)
         is_made = all(str(injection) in run.reached for injection in injections)
+        self._impossible += Counter(
+            (injection.failure.name, run.impossible[str(injection)])
+            for injection in injections
+            if str(injection) in run.impossible
+        )
         why = "; ".join(run.impossible.values())
         if run.is_hung and not broken:
-            why, is_made = f"{_WAITS} {self._setting.timeout_s:g} s", False
+            why, is_made = f"the client still waited after {self._setting.timeout_s:g} s", False
+        if has_hung_once:
+            why, is_made = "hung once in two runs", False
+            self._notes.append(f"{' + '.join(map(str, injections))}: {why}")
         self._cells.append(Cell(injections, finding, is_made, why))
         if len(injections) == 1 and is_made:
             self._remember_new(injections[0], run)
         self._tell(self._runs, self._total, finding)
-        return finding
 
     def _remember_new(self, injection: Injection, run: Run) -> None:
         """Keeps the points of classes that the run without faults has not."""
@@ -303,21 +345,23 @@ class _Explorer:
     def drop_known_pairs(self) -> None:
         """Drops the findings of pairs whose kinds their first failure has alone."""
         alone = {finding.name: finding.kinds for finding in self._findings if len(finding.injections) == 1}
-        self._findings = [
-            finding
-            for finding in self._findings
-            if len(finding.injections) <= 1 or not finding.kinds <= alone.get(str(finding.injections[0]), set())
+
+        def is_known(finding: Finding) -> bool:
+            return len(finding.injections) > 1 and finding.kinds <= alone.get(str(finding.injections[0]), set())
+
+        self._findings = [finding for finding in self._findings if not is_known(finding)]
+        self._cells = [
+            cell._replace(finding=None) if cell.finding is not None and is_known(cell.finding) else cell
+            for cell in self._cells
         ]
 
     def result(self, plan: Plan, notes: list[str]) -> Exploration:
         """Returns the result of all runs."""
-        not_injected = plan.not_injected + Counter(
-            (cell.injections[0].failure.name, cell.why)
-            for cell in self._cells
-            if cell.why and not cell.why.startswith(_WAITS)
-        )
+        not_injected = plan.not_injected + self._impossible
+        notes = [*notes, *self._notes]
         if self._skipped:
-            notes = [*notes, f"the budget ended before {self._skipped:,} more runs"]
+            more = "1 more run" if self._skipped == 1 else f"{self._skipped:,} more runs"
+            notes.append(f"the budget ended before {more}")
         order = {name: number for number, name in enumerate(self._names)}
         findings = sorted(self._findings, key=lambda finding: order.get(finding.name, -1))
         singles = [cell for cell in self._cells if len(cell.injections) == 1]
@@ -328,6 +372,9 @@ class _Explorer:
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------
+
+_NOT_SHORTENED: Final = frozenset({"failures", "only", "pairs", "tell", "started", "budget_s", "wanted"})
+"""The options of `explore` that do not hold for a part of a trace."""
 
 
 async def explore_trace(
@@ -343,19 +390,25 @@ async def explore_trace(
     def client_of(some: Sequence[Step]) -> Client:
         return lambda mock: make_client(some).run(mock.host, mock.port)
 
+    budget_s = options.get("budget_s")
+    until_s = None if budget_s is None else time.monotonic() + budget_s
     explored = await explore(client_of(steps), **options)
-    keep = {name: value for name, value in options.items() if name in ("match", "timeout_s", "keep_order")}
-    findings, runs = [], explored.runs
+    keep = {name: value for name, value in options.items() if name not in _NOT_SHORTENED}
+    smallest_of: dict[int, Finding] = {}
+    runs = explored.runs
     for finding in explored.findings:
         smallest = finding
 
         async def breaks(some: Sequence[Step], finding: Finding = finding) -> bool:
             nonlocal smallest, runs
+            left_s = None if until_s is None else until_s - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return False
             pattern = [finding.injections[0].failure.name]
             try:
-                again = await explore(client_of(some), failures=pattern, **keep)
-            except (ConnectionError, TimeoutError):
-                return False  # the shortened dialogue fails even without a fault
+                again = await explore(client_of(some), failures=pattern, budget_s=left_s, **keep)
+            except (ConnectionError, TimeoutError, ValueError):
+                return False  # the shortened dialogue fails even without a fault, or has no such failure
             runs += again.runs
             for candidate in again.findings:
                 if candidate.injections and candidate.kinds & finding.kinds:
@@ -365,10 +418,11 @@ async def explore_trace(
 
         if len(finding.injections) == 1:
             await shortened(steps, breaks)
-        findings.append(smallest)
+        smallest_of[id(finding)] = smallest
     # Several may have been shortened to the same.
-    distinct = {(finding.name, finding.broken): finding for finding in findings}
-    return explored._replace(runs=runs, findings=list(distinct.values()))
+    distinct = {(finding.name, finding.broken): finding for finding in smallest_of.values()}
+    cells = [cell._replace(finding=smallest_of.get(id(cell.finding))) for cell in explored.cells]
+    return explored._replace(runs=runs, findings=list(distinct.values()), cells=cells)
 
 
 async def wanted_of(records: Iterable[Record], timeout_s: float) -> Segments:

@@ -124,11 +124,12 @@ def failures_at(point: Point, *, late_s: float, stores: int, streams: bool = Tru
 
 def _all_at(point: Point, late_s: float, stores: int, *, streams: bool) -> Iterator[Failure | NotInjected]:
     if point.is_call:
+        # Lost and late replies first: a budget may end before the many statuses.
+        yield Failure("reply late", {"delay_ms": late_s * 1000, "at": "after"})
+        yield Failure("reply lost", {"drop": "reply"}, may_wait=True)
         yield from _of_call(point.type_name, point.reply)
         yield NotInjected("cut", _NO_PIPES)
         yield NotInjected("half-open", _NO_PIPES)
-        yield Failure("reply late", {"delay_ms": late_s * 1000, "at": "after"})
-        yield Failure("reply lost", {"drop": "reply"}, may_wait=True)
     else:
         yield from _of_request(point)
         yield Failure("reply late", {"delay_ms": late_s * 1000, "at": "after"})

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from segstore.check import without_injected
 from segstore.explore.commands import ClientFailed
 from segstore.explore.failures import APPENDS
 from segstore.explore.running import Run
@@ -89,7 +90,9 @@ def judged(good: Good, run: Run, *, keep_order: bool, timeout_s: float) -> tuple
     lines += [f"{rule}: {text}" for rule, text in dict(rules).items()]
     if run.violation:
         lines.append(run.violation)
-    return [printable(line) for line in lines], unknown
+    # Stored contents were compared, whatever the client has read.
+    questions = {(rule, why): count for (rule, why), count in unknown.items() if rule != "lost-write"}
+    return [printable(line) for line in lines], Counter(questions)
 
 
 def _of_client(good: Good, run: Run, timeout_s: float) -> Iterator[str]:
@@ -144,13 +147,8 @@ def _shown(output: bytes | None) -> str:
 def _rules(run: Run, known: frozenset[str]) -> tuple[list[tuple[str, str]], Counter[tuple[str, str]]]:
     """Returns the rules that a run breaks, without those known, and the open questions."""
     verdicts: Verdicts = judge(placed(run.records, "run"))
-    # Rules of the protocol that a reply breaks are broken by the injected failure.
-    broken = [
-        verdict
-        for verdict in verdicts.broken
-        if RULES[verdict.rule].family == "Protocol"
-        and run.records[verdict.places[-1].record].direction is Direction.REQUEST
-    ]
+    broken = without_injected(verdicts.broken, lambda place: run.records[place.record])
+    broken = [verdict for verdict in broken if RULES[verdict.rule].family == "Protocol"]
     records = _without_invented(run)
     if records is not run.records:
         verdicts = judge(placed(records, "run"))

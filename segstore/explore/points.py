@@ -27,7 +27,6 @@ class Point(NamedTuple):
     is_call: bool
     alike: str
     segment: str
-    store: int
     reply: str
 
     @property
@@ -91,7 +90,7 @@ def points_of(requests: Iterable[Seen], chosen: Collection[int] | None = None) -
             alike += f" → {reply}" if seen.failure else ""
             previous[seen.connection] = name
         if chosen is None or seen.number in chosen:
-            points.append(Point(name, counts[name], seen.call is not None, alike, segment, seen.store, reply))
+            points.append(Point(name, counts[name], seen.call is not None, alike, segment, reply))
     return points
 
 

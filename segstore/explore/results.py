@@ -25,12 +25,13 @@ _MOST_NAMED: Final = 5
 class Finding(NamedTuple):
     """A run that broke. injections: none for the run without faults. broken: its failures, one per line.
 
-    records: of the run, or of a shortened run.
+    records: of the run, or of a shortened run. options: those of `explore` that repeat it and are no defaults.
     """
 
     injections: tuple[Injection, ...]
     broken: tuple[str, ...]
     records: list[Record]
+    options: Mapping[str, object] = {}
 
     @property
     def kinds(self) -> set[str]:
@@ -57,8 +58,16 @@ class Finding(NamedTuple):
 
     @property
     def pytest(self) -> str:
-        """A line of a test that repeats the run."""
-        return f"segstore_explore(client, only={self.name!r})"
+        """A line of a test that repeats the run; a preparation is called `prepare` in it."""
+        options = "".join(
+            f", {name}={'prepare' if name == 'prepare' else f'{value:g}' if isinstance(value, float) else value}"
+            for name, value in self.options.items()
+        )
+        return f"segstore_explore(client, only={self.name!r}{options})"
+
+    def is_known(self, known: Mapping[str, object]) -> bool:
+        """Whether a baseline knows the finding."""
+        return all(name in known for name in self.identities)
 
     def __str__(self) -> str:
         return "\n".join([self.name, *(f"  {printable(failure)}" for failure in self.broken)])
@@ -119,7 +128,7 @@ class Exploration(NamedTuple):
         for (name, why), count in self.not_injected.items():
             yield f"not injected at {count} point{'s' if count != 1 else ''}: {name}; {why}"
         for (rule, why), count in self.unknown.items():
-            yield f"unknown {count} times: {rule}; {why}"
+            yield f"unknown {count} time{'s' if count != 1 else ''}: {rule}; {why}"
 
     def __str__(self) -> str:
         return "\n".join(
@@ -133,7 +142,7 @@ class Exploration(NamedTuple):
 
     def new(self, known: Mapping[str, object]) -> list[Finding]:
         """Returns the findings that a baseline does not know."""
-        return [finding for finding in self.findings if any(name not in known for name in finding.identities)]
+        return [finding for finding in self.findings if not finding.is_known(known)]
 
 
 def grouped(findings: Iterable[Finding]) -> list[list[Finding]]:
@@ -171,20 +180,22 @@ def baseline(exploration: Exploration) -> str:
 
 
 def junit(exploration: Exploration, known: Mapping[str, object]) -> str:
-    """Returns the exploration as JUnit XML: a test case a run; findings of the baseline are skipped tests."""
-    new = {finding.name for finding in exploration.new(known)}
-    cases: list[tuple[str, Finding | None]] = [
-        (finding.name, finding) for finding in exploration.findings if not finding.injections
-    ]
-    cases += [(" + ".join(map(str, cell.injections)), cell.finding) for cell in exploration.cells]
-    failed = sum(finding is not None and finding.name in new for _, finding in cases)
+    """Returns the exploration as JUnit XML: a test case a run.
+
+    Skipped tests are findings of the baseline, and runs whose failure did not happen or whose client still waited.
+    """
+    cases = [Cell((), finding, True, "") for finding in exploration.findings if not finding.injections]
+    cases += exploration.cells
+    failed = sum(cell.finding is not None and not cell.finding.is_known(known) for cell in cases)
     lines = [f'<testsuite name="segstore explore" tests="{len(cases)}" failures="{failed}">']
-    for name, finding in cases:
-        inner = ""
-        if finding is not None and finding.name in new:
+    for cell in cases:
+        name, finding, inner = " + ".join(map(str, cell.injections)) or "without a fault", cell.finding, ""
+        if finding is not None and not finding.is_known(known):
             inner = f"<failure message={quoteattr(finding.broken[0])}>{escape(str(finding))}</failure>"
         elif finding is not None:
             inner = f"<skipped message={quoteattr(f'in the baseline: {finding.broken[0]}')}/>"
+        elif not cell.is_made:
+            inner = f"<skipped message={quoteattr(printable(cell.why) or 'not reached')}/>"
         lines.append(f'<testcase classname="segstore.explore" name={quoteattr(name)}>{inner}</testcase>')
     return "\n".join(['<?xml version="1.0" encoding="utf-8"?>', *lines, "</testsuite>", ""])
 
@@ -248,7 +259,7 @@ def _td(runs: list[Cell], links: Mapping[str, str]) -> str:
         return "<td></td>"
     worst = min(runs, key=lambda cell: _WORST.index(cell.colour))
     title = worst.why if worst.finding is None else str(worst.finding)
-    name = " + ".join(map(str, worst.injections))
+    name = " + ".join(map(str, worst.injections)) if worst.finding is None else worst.finding.name
     sign = _link(name, _SIGNS[worst.colour], links)
     return f'<td class="{worst.colour}" title={quoteattr(title or name)}>{sign}</td>'
 

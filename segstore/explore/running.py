@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from segstore.explore.commands import CommandError
 from segstore.explore.failures import Failure
 from segstore.explore.points import Point, points_of
 from segstore.server.cluster import MockCluster
-from segstore.server.controller import ControllerError
 from segstore.server.faults import FaultFunctionError, NoSuchRule, line_of
 from segstore.server.node import Snapshots
 from segstore.server.recording import TraceRecorder
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _A_DAY_S: Final = 86_400.0
 _LOOK_S: Final = 0.002
+_CLOSING_S: Final = 1.0
 _OWNED_S: Final = 10.0
 _MOST_WAITING: Final = 5
 _PREPARED: Final = "prepared"
@@ -105,11 +106,14 @@ class Injection(NamedTuple):
         name = str(self)
         with suppress(NoSuchRule):
             await mock.faults.wait_held(name, timeout_s=_A_DAY_S)
-            # The request of this run: the names of transactions differ from those of the good run.
-            request = mock.requests(self.point.match)[self.point.nth - 1]
             try:
+                # The request of this run: the names of transactions differ from those of the good run.
+                request = mock.requests(self.point.match)[self.point.nth - 1]
                 await self.failure.change.make(mock, next(iter(request.segments), ""), request.store)
-            except (ControllerError, RuntimeError, LookupError, ValueError, TimeoutError) as error:
+            except asyncio.CancelledError:
+                impossible[name] = "the client ended before the change was complete"
+                raise
+            except Exception as error:  # noqa: BLE001 — whatever it is, the failure did not happen
                 impossible[name] = str(error) or type(error).__name__
             finally:  # also if the client ends first: a held request keeps its connection open
                 mock.faults.release(name)
@@ -158,8 +162,8 @@ class RunSetting(NamedTuple):
     check: Callable[[Any], str | None] | None
     with_http: bool = False
     prepared: Snapshots | None = None
-    closing_s: float = 1.0
-    """How long connections may take to close when the client is done."""
+    leaked: int = 0
+    """The number of connections that the client leaves open without faults."""
 
     def cluster(self) -> ExploredCluster:
         """Returns a new cluster, not started."""
@@ -184,7 +188,7 @@ async def prepared(setting: RunSetting, prepare: Client) -> RunSetting:
 
 
 async def run_once(setting: RunSetting, *injections: Injection) -> Run:
-    """Runs the client once. Raises nothing that the client raises."""
+    """Runs the client once. Raises CommandError and OSErrors of the cluster, but nothing else of the client."""
     recorder = MemoryRecorder()
     mock = setting.cluster()
     impossible: dict[str, str] = {}
@@ -197,19 +201,21 @@ async def run_once(setting: RunSetting, *injections: Injection) -> Run:
         for server in mock.stores:
             server.hub.recorder = recorder
         changes = []
-        for injection in injections:
-            injection.add_to(mock)
-            if injection.failure.change is not None:
-                changes.append(asyncio.create_task(injection.change(mock, impossible), name="segstore explore"))
-        started_s = time.monotonic()
-        output, error, is_hung = await _finished(setting, mock)
-        duration_s = time.monotonic() - started_s
-        for change in changes:
-            change.cancel()
-        await asyncio.gather(*changes, return_exceptions=True)
+        try:
+            for injection in injections:
+                injection.add_to(mock)
+                if injection.failure.change is not None:
+                    changes.append(asyncio.create_task(injection.change(mock, impossible), name="segstore explore"))
+            started_s = time.monotonic()
+            output, error, is_hung = await _finished(setting, mock)
+            duration_s = time.monotonic() - started_s
+        finally:
+            for change in changes:
+                change.cancel()
+            await asyncio.gather(*changes, return_exceptions=True)  # `impossible` has their errors
         requests = mock.requests()
         mock.faults.toxics.clear()
-        leaked = 0 if is_hung else await _left_open(mock, setting.closing_s)
+        leaked = 0 if is_hung else await _left_open(mock, setting.leaked)
         await _owned(mock)
         segments, unframed = _contents(mock)
         violation = None if setting.check is None else setting.check(mock)
@@ -235,7 +241,7 @@ async def _finished(setting: RunSetting, mock: ExploredCluster) -> tuple[bytes |
                 progress.cancel()
     except TimeoutError as error:
         return None, None if limit.expired() else error, limit.expired()
-    except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+    except (KeyboardInterrupt, SystemExit, asyncio.CancelledError, CommandError):
         raise
     except BaseException as error:  # noqa: BLE001 — the client's own, such as the panic of a client in Rust
         return None, error, False
@@ -258,12 +264,16 @@ async def _stop(mock: ExploredCluster) -> None:
         await mock.stop(drain_s=0)
 
 
-async def _left_open(mock: ExploredCluster, closing_s: float) -> int:
-    """Returns the number of connections that stay open."""
-    until_s = time.monotonic() + closing_s
-    while (count := sum(len(server.hub.connections) for server in mock.stores)) and time.monotonic() < until_s:  # noqa: ASYNC110
+async def _left_open(mock: ExploredCluster, usual: int) -> int:
+    """Returns the number of connections that stay open. usual: how many may, so that they are not waited for."""
+    until_s = time.monotonic() + _CLOSING_S
+    while (count := _connections(mock)) > usual and time.monotonic() < until_s:  # noqa: ASYNC110
         await asyncio.sleep(_LOOK_S)  # connections have no event
     return count
+
+
+def _connections(mock: ExploredCluster) -> int:
+    return sum(len(server.hub.connections) for server in mock.stores)
 
 
 async def _owned(mock: ExploredCluster) -> None:

@@ -110,7 +110,7 @@ async def _join(mock: ExploredCluster, segment: str, store: int) -> None:
 
 
 async def _move(mock: ExploredCluster, segment: str, store: int) -> None:
-    await mock.move(mock.container_of(segment), 1 - (mock.owner_of(segment) or 0))
+    await mock.move(mock.container_of(segment), ((mock.owner_of(segment) or 0) + 1) % len(mock.stores))
 
 
 async def _restart(mock: ExploredCluster, segment: str, store: int) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -82,7 +86,7 @@ def test_what_breaks_is_reported_in_every_form(tmp_path: Path, client: Path) -> 
     name = "cut before at SETUP_APPEND 1"
     assert name in result.stdout
     assert "lost: scope/stream has not" in result.stdout
-    assert f"segstore_explore(client, only={name!r})" in result.stdout
+    assert f"segstore_explore(client, only={name!r}, timeout_s=10)" in result.stdout
     repeats = f"again: segstore explore --only {name!r} --stores 1 -- {sys.executable} {client}"
     assert repeats in result.stdout
     shown = CliRunner().invoke(main, ["trace", "show", str(out / "finding-1.jsonl")])
@@ -137,6 +141,7 @@ def test_the_requests_of_a_trace_are_made_by_a_client_that_reconnects(trace: Pat
         (("--timeout-s", "0.5", "--", "sleep", "9"), 1, "does not finish within 0.5 s, even without a fault"),
         (("--", "true"), 1, "made no request: it must use {controller}, {host} and {port}"),
         (("--prepare", "false", "--", "true"), 1, "the preparation: the client ended with status 1"),
+        (("--junit", "/no/such/junit.xml", "--", "true"), 2, "--junit: /no/such is no folder"),
     ],
 )
 def test_what_cannot_be_explored_is_refused_in_a_sentence(arguments: tuple[str, ...], status: int, says: str) -> None:
@@ -151,6 +156,32 @@ def test_a_command_gets_no_input_and_its_processes_end_with_it(tmp_path: Path, c
     result = run("--stores", 1, "-f", "type = HELLO", "--failures", "reply twice", "--", "sh", script)
     assert result.exit_code == 0, result.output
     assert "leaves processes behind" in result.stderr
+
+
+def test_a_pattern_that_selects_no_failure_is_refused(trace: Path) -> None:
+    result = run(trace, "--failures", "cut *", "--failures", "cuts *")
+    assert result.exit_code == 1
+    assert "no failure at any request or call of the client has a name like 'cuts *'" in result.stderr
+    result = run(trace, "-f", "rpc = createScope", "--failures", "cut *")
+    assert "nothing failed: no request matches the filter" in result.stderr
+    result = run(trace, "--failures", "cut *", "--budget", "1e-9")
+    assert "budget ended before" in result.stderr
+    assert "nothing failed" not in result.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals")
+def test_a_signal_ends_the_processes_of_the_client(tmp_path: Path) -> None:
+    number = tmp_path / "pid"
+    words = ["explore", "--", "sh", "-c", f"echo $$ > {number}; exec sleep 100"]
+    process = subprocess.Popen([sys.executable, "-m", "segstore", *words])
+    until_s = time.monotonic() + 60
+    while not (number.exists() and number.read_text().endswith("\n")):
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(60) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(number.read_text()), 0)
 
 
 def test_findings_are_not_written_over_the_trace_that_is_explored(trace: Path, tmp_path: Path) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from contextlib import suppress
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from segstore.explore import ExploredCluster, explore, explore_trace
+from segstore.explore import CommandError, ExploredCluster, Point, explore, explore_trace, failures_at, junit
+from segstore.explore.world import CHANGES, Change
 from segstore.traces import TraceClient
 from segstore.wire import (
     AppendSetup,
@@ -180,6 +183,98 @@ async def test_a_client_that_waits_without_limit_has_hung_and_the_reply_that_it_
     assert [cell.colour for cell in explored.cells] == ["red", "unknown"], "TCP loses no reply for ever"
 
 
+async def test_a_run_that_hangs_once_in_two_is_counted_as_unknown() -> None:
+    cuts = 0
+
+    async def busy(mock: ExploredCluster) -> None:
+        nonlocal cuts
+        async with await peer_of(mock) as peer:
+            if len(await peer.ask(HELLO, create())) < 2:
+                cuts += 1
+                await asyncio.sleep(9 if cuts == 1 else 0)
+
+    explored = await explore(busy, match="type = CREATE_SEGMENT", failures=["cut before"], timeout_s=1.0)
+    (cell,) = explored.cells
+    assert (explored.runs, explored.findings, cell.colour, cell.why) == (4, [], "unknown", "hung once in two runs")
+    assert explored.notes == ["cut before at CREATE_SEGMENT 1: hung once in two runs"]
+    assert explored.unreached == []
+    assert '<skipped message="hung once in two runs"/>' in junit(explored, {})
+
+
+async def test_a_change_that_fails_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: Any) -> None:
+        raise KeyError("no such container") from None
+
+    async def lasts(*_: Any) -> None:
+        await asyncio.sleep(9)
+
+    for make, why in ((fails, "'no such container'"), (lasts, "the client ended before the change was complete")):
+        monkeypatch.setitem(CHANGES, "store restarts", Change(make))
+
+        async def impatient(mock: ExploredCluster) -> None:
+            async with await peer_of(mock) as peer:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(1):
+                        await peer.ask(HELLO)
+
+        explored = await explore(impatient, failures=["store restarts"], timeout_s=3)
+        (cell,) = explored.cells
+        assert (cell.colour, cell.why, explored.findings) == ("unknown", why, [])
+        assert explored.not_injected == {("store restarts", why): 1}
+
+
+async def test_a_container_moves_to_the_next_of_several_stores() -> None:
+    owners = []
+    async with ExploredCluster(3) as mock:
+        for _ in range(4):
+            owners.append(mock.owner_of(SEGMENT))
+            await CHANGES["container moves"].make(mock, SEGMENT, 0)
+    assert None not in owners
+    assert [((owner or 0) - (owners[0] or 0)) % 3 for owner in owners] == [0, 1, 2, 0]
+
+
+def test_lost_and_late_replies_of_calls_come_before_their_statuses() -> None:
+    point = Point("createScope", 1, True, "call createScope", "", "SUCCESS")
+    names = [failure.name for failure in failures_at(point, late_s=1, stores=1)]
+    assert names[:2] == ["reply late", "reply lost"]
+
+
+async def test_trouble_of_the_machine_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts, start = 0, ExploredCluster.start
+
+    async def start_twice(mock: ExploredCluster) -> None:
+        nonlocal starts
+        starts += 1
+        if starts > 2:
+            raise OSError(24, "Too many open files")
+        await start(mock)
+
+    async def unstarted(mock: ExploredCluster) -> None:
+        if mock.faults.rules:
+            raise CommandError("client", "'client' cannot be started: Too many open files")
+        await writer(mock)
+
+    with pytest.raises(CommandError, match="cannot be started"):
+        await explore(unstarted, failures=["cut before"])
+    monkeypatch.setattr(ExploredCluster, "start", start_twice)
+    with pytest.raises(OSError, match="Too many open files"):
+        await explore(writer, failures=["cut before"], jobs=2)
+
+
+async def test_only_the_log_of_servers_is_silent(caplog: pytest.LogCaptureFixture) -> None:
+    log, server = logging.getLogger("segstore.client"), logging.getLogger("segstore.server.net")
+
+    async def logs(mock: ExploredCluster) -> None:
+        log.warning("of the client")
+        server.warning("of a server")
+        await writer(mock)
+
+    await explore(logs, match="type = HELLO", failures=["cut before"])
+    assert {record.message for record in caplog.records} == {"of the client"}
+    server.warning("afterwards")
+    assert "afterwards" in caplog.text
+
+
 async def test_a_client_that_asks_without_end_has_spun() -> None:
     async def spinning(mock: ExploredCluster) -> None:
         async with await peer_of(mock) as peer:
@@ -269,6 +364,7 @@ async def test_what_differs_between_two_good_runs_is_told_and_not_compared() -> 
 
     explored = await explore(client, match="type = HELLO", failures=["reply late"], timeout_s=1)
     assert explored.findings == []
+    assert not any(rule == "lost-write" for rule, _ in explored.unknown)
     assert explored.notes == [
         f"two runs without faults store different events in {STREAM}, which is not compared",
         "two runs without faults print different texts, which are not compared",
@@ -328,6 +424,13 @@ async def test_what_breaks_is_shortened_to_the_fewest_requests() -> None:
     )
     finding = explored.findings[0]
     assert finding.name == "cut after at APPEND_BLOCK_END 1"
+    broken = [cell for cell in explored.cells if cell.finding is not None]
+    assert broken
+    assert all(cell.finding is not None and cell.finding.name == finding.name for cell in broken)
+    report = junit(explored, {})
+    assert (report.count("<failure"), report.count("in the baseline")) == (len(broken), 0)
+    known = junit(explored, dict.fromkeys(name for each in explored.findings for name in each.identities))
+    assert (known.count("<failure"), known.count("in the baseline")) == (0, len(broken))
     assert finding.broken[0].startswith(f"duplicated: {STREAM} has the event b'event")
     assert appends_of(finding.records) == 2, "one append, and the same once more"
 
@@ -354,6 +457,8 @@ async def test_pairs_find_what_single_failures_do_not() -> None:
     finding = next(finding for finding in explored.findings if finding.name == name)
     assert "duplicated" in finding.kinds
     assert [again.name for again in (await explore(twice, only=name, **options)).findings] == [name]
+    assert finding.pytest == f"segstore_explore(client, only={name!r}, timeout_s=1)"
+    assert [cell.finding for cell in explored.cells if cell.finding] == explored.findings
 
 
 async def test_a_budget_ends_the_runs_and_the_rest_is_counted() -> None:

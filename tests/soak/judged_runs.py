@@ -19,12 +19,13 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from random import Random
 
+from segstore.check import without_injected
 from segstore.client import Client, GroupReader, ReaderGroup, TableConfig, connect
 from segstore.client.errors import ClientError
 from segstore.explore.running import MemoryRecorder
 from segstore.server.cluster import MockCluster
-from segstore.wire.history import RULES, judge, placed
-from segstore.wire.trace import Direction, Record
+from segstore.wire.history import judge, placed
+from segstore.wire.trace import Record
 from tests.seeds.large_events import big, scale, small
 from tests.wire.history.traces.test_register_facts import use, use_mark
 
@@ -163,11 +164,8 @@ async def recorded_run(seed: int, *, faults: int = 0, count: int = 20) -> list[R
 
 def alarms(records: list[Record]) -> list[str]:
     """Returns the rules that a run breaks, without rules of the protocol that an injected reply breaks."""
-    return [
-        f"{verdict.rule}: {verdict.text}"
-        for verdict in judge(placed(records, "run")).broken
-        if RULES[verdict.rule].family != "Protocol" or records[verdict.places[-1].record].direction is Direction.REQUEST
-    ]
+    broken = without_injected(judge(placed(records, "run")).broken, lambda place: records[place.record])
+    return [f"{verdict.rule}: {verdict.text}" for verdict in broken]
 
 
 def soak(seed: int) -> tuple[int, list[str]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from segstore.cli.terminal import NewPath, echo
+from segstore.cli.terminal import NewPath, echo, error_text
 
 if TYPE_CHECKING:
     from segstore.check import Report
@@ -52,11 +52,9 @@ def check(paths: tuple[str, ...], as_json: bool, junit: Path | None, out: Path |
 
     try:
         report = judged(paths)
-    except (FileNotFoundError, WireError) as error:
-        raise click.UsageError(
-            f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error)
-        ) from error
-    for line in [json.dumps(report.to_dict(), default=str)] if as_json else report.text().splitlines():
+    except (OSError, WireError) as error:
+        raise click.UsageError(error_text(error) if isinstance(error, OSError) else str(error)) from error
+    for line in [json.dumps(report.to_dict())] if as_json else report.text().splitlines():
         echo(line)
     if junit is not None:
         junit.write_bytes(report.junit())
@@ -80,6 +78,13 @@ def _write_fixtures(report: Report, paths: tuple[str, ...], out: Path) -> None:
         number += 1
         path = out / f"{verdict.rule}-{number}.jsonl"
         values: dict[str, Any] = {"rule": verdict.rule, "broken": verdict.text}
-        fewest = [record for _, record in reduced(records, verdict)]
+        numbers: dict[tuple[str, int], int] = {}
+        fewest = [
+            # Connections of several files may have the same number; that of controller calls is 0.
+            record._replace(connection=numbers.setdefault((place.file, place.connection), len(numbers) + 1))
+            if place.connection
+            else record
+            for place, record in reduced(records, verdict)
+        ]
         write_trace(path, fewest, partial(Metadata, 17, "segstore check", values))
         echo(f"written to {path}", err=True)

@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
+from segstore import loops
 from segstore.cli.terminal import MAX_WAIT_S, Finite, NewPath, echo, error_text
 from segstore.cli.traces.records import records_of, report_left_out
 
@@ -78,11 +80,23 @@ _FILE: Final = NewPath(dir_okay=False, path_type=Path)
 @click.option("--only", default="", metavar="NAME", help="Repeat one run: 'cut after at APPEND_BLOCK_END 1'.")
 @click.option("--all", "complete", is_flag=True, help="Try all points, not only three of each class.")
 @click.option("--pairs", is_flag=True, help="Then combine two failures.")
-@click.option("--budget", "budget_s", type=Finite(0, MAX_WAIT_S, min_open=True), metavar="SECONDS")
+@click.option(
+    "--budget",
+    "budget_s",
+    type=Finite(0, MAX_WAIT_S, min_open=True),
+    metavar="SECONDS",
+    help="Start no run after this time.",
+)
 @click.option("--seed", type=int, default=0, help="Shuffle runs of the same rank.")
 @click.option("-j", "--jobs", type=click.IntRange(1, 64), help="Runs side by side; commands: two for each core.")
 @click.option("--stores", type=click.IntRange(1, 16), help="Default: 2; 1 if the command names {host} or {port}.")
-@click.option("--timeout-s", type=Finite(0, MAX_WAIT_S, min_open=True), default=10.0, show_default=True)
+@click.option(
+    "--timeout-s",
+    type=Finite(0, MAX_WAIT_S, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="After this time a client has hung.",
+)
 @click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
 @click.option("--out", type=NewPath(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
 @click.option("--page", type=_FILE, metavar="FILE", help="Write the matrix of requests and failures as HTML.")
@@ -118,17 +132,28 @@ def explore(trace: Path | None, prepare: str | None, **options: Any) -> int:
         left_out: list[str] = []
         read_script(records, left_out)
         report_left_out(left_out)
+    for option in ("junit", "page", "write_baseline"):
+        if (path := options[option]) is not None and not path.parent.is_dir():
+            name = f"--{option.replace('_', '-')}"
+            raise click.BadParameter(f"{path.parent} is no folder", param_hint=name)
     if (out := options["out"]) is not None:
         make_folder(out)  # before the runs, which may take long
         if trace is not None and any(file.samefile(trace) for file in out.glob("finding-*.jsonl") if file.is_file()):
             raise click.BadParameter(f"{out} contains {trace}, which is being read", param_hint="--out")
+    where = "the run without faults: "
+
+    def started(plan: Plan) -> None:
+        nonlocal where
+        where = ""
+        _print_plan(plan)
+
     try:
-        exploration = asyncio.run(_explored(command, preparing, records, options))
+        exploration = asyncio.run(_until_signal(_explored(command, preparing, records, options, started)))
     except CommandError as error:
         raise click.ClickException(f"the client {error}") from error
     except (OSError, ValueError, RuntimeError, TimeoutError) as error:
         what = error_text(error) if isinstance(error, OSError) and error.errno else str(error)
-        raise click.ClickException(f"the run without faults: {what}") from error
+        raise click.ClickException(f"{where}{what}") from error
     if command is not None and command.left_behind:
         echo("the command leaves processes behind, which were killed after each run", err=True)
     return _report(exploration, options, _again(trace, prepare, options))
@@ -143,14 +168,44 @@ def _client(command: str | list[str] | None, option: str) -> CommandClient | Non
         raise click.BadParameter(str(error), param_hint=option) from error
 
 
+async def _until_signal(exploration: Coroutine[Any, Any, Exploration]) -> Exploration:
+    """Awaits an exploration. SIGTERM, and the SIGHUP of a closed terminal, end it and the client's processes.
+
+    Raises SystemExit with 128 and the number of the signal.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    received: list[signal.Signals] = []
+
+    def end(number: signal.Signals) -> None:
+        received.append(number)
+        task.cancel()
+
+    numbers = [signal.SIGTERM]
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has it ignored
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        loops.on_signal(number, end, number)
+    try:
+        return await exploration
+    except asyncio.CancelledError:
+        if received:
+            raise SystemExit(128 + received[0]) from None
+        raise
+
+
 async def _explored(
-    command: CommandClient | None, prepare: CommandClient | None, records: list[Record] | None, options: dict[str, Any]
+    command: CommandClient | None,
+    prepare: CommandClient | None,
+    records: list[Record] | None,
+    options: dict[str, Any],
+    started: Callable[[Plan], None],
 ) -> Exploration:
     from segstore import explore as explorer
 
     names = ("match", "failures", "only", "timeout_s", "complete", "pairs", "budget_s", "seed")
     how: dict[str, Any] = {name: options[name] for name in names}
-    how |= {"keep_order": not options["any_order"], "started": _print_plan, "tell": _tell, "prepare": prepare}
+    how |= {"keep_order": not options["any_order"], "started": started, "tell": _tell, "prepare": prepare}
     clients = [client for client in (command, prepare) if client is not None]
     how["with_http"] = any(explorer.names_place(client.words, "http") for client in clients)
     if command is None:
@@ -168,7 +223,11 @@ def _print_plan(plan: Plan) -> None:
     """Prints the classes before the first run with a failure."""
     for alike in plan.classes:
         echo(alike, err=True)
-    echo(f"{len(plan.classes)} classes of requests and calls, {len(plan.injections):,} runs", err=True)
+    classes, runs = len(plan.classes), len(plan.injections)
+    echo(
+        f"{classes} class{'es' if classes != 1 else ''} of requests and calls, {runs:,} run{'s' if runs != 1 else ''}",
+        err=True,
+    )
 
 
 def _tell(done: int, of: int, finding: Finding | None) -> None:
@@ -222,6 +281,6 @@ def _report(exploration: Exploration, options: dict[str, Any], again: list[str])
     if (path := options["write_baseline"]) is not None:
         path.write_text(baseline(exploration), encoding="utf-8")
     echo(exploration.summary, err=True)
-    if not exploration.cells:
-        echo("nothing failed: there was no request, or none that matches the filter", err=True)
+    if not exploration.classes:
+        echo("nothing failed: no request matches the filter", err=True)
     return 1 if new else 0
