@@ -6,7 +6,9 @@ import pytest
 
 from segstore.wire.history import Judge
 from segstore.wire.history.lines import OPERATIONS, HistoryError, read_history
+from tests.wire.history.support import broken
 
+POLLED = {"type": "ok", "process": 0, "f": "poll"}
 INVOKE = {"type": "invoke", "process": 0, "f": "send", "value": {"segment": "s", "event": "a"}}
 
 
@@ -15,6 +17,8 @@ INVOKE = {"type": "invoke", "process": 0, "f": "send", "value": {"segment": "s",
     [
         (["nonsense"], "line 1"),
         ([b"\xff\xfe"], "line 1"),
+        ([json.dumps(INVOKE).replace('"a"', "[" * 3000 + "]" * 3000)], "recursion"),
+        ([{**INVOKE, "f": "poll", "value": {"segment": "s"}}, {**POLLED, "value": {"offsets": [1]}}], "1 offsets of 0"),
         ([{"type": "start", "process": 0, "f": "send"}], "type"),
         ([{**INVOKE, "type": "ok"}], "process 0 ends 'send'"),
         ([INVOKE, {**INVOKE, "type": "ok", "f": "poll"}], "ends 'poll'"),
@@ -75,3 +79,25 @@ def test_every_operation_is_judged() -> None:
         for fact in facts:
             judge.fact(fact)
         judge.end()
+
+
+def test_a_value_may_be_null_and_lines_blank() -> None:
+    lines = ["", json.dumps(INVOKE), " ", json.dumps({**INVOKE, "type": "ok", "value": None})]
+    (fact,) = read_history(lines)
+    assert fact.value.outcome == "ok"
+
+
+def test_an_incomplete_last_line_is_reported_and_the_rest_is_judged() -> None:
+    skipped: list[str] = []
+    (fact,) = read_history([json.dumps(INVOKE) + "\n", '{"type": "o'], "h", skipped)
+    assert fact.value.outcome == "unknown"
+    assert skipped == ["h: line 2: it is incomplete"]
+    with pytest.raises(HistoryError):
+        list(read_history([json.dumps(INVOKE) + "\n", '{"type": "o\n'], "h", skipped))
+
+
+def test_only_a_refusal_shows_that_a_condition_was_false() -> None:
+    first = 'w put {"table": "t", "key": "k", "value": 1} → ok {"version": 10}\n'
+    put = 'w put {"table": "t", "key": "k", "value": 2, "expected": 10} → fail'
+    assert not broken(first + put)
+    assert broken(first + put + ' {"refused": true}') == {"not-linearizable": 1}
