@@ -126,7 +126,8 @@ class Report(NamedTuple):
         place = verdict.places[-1]
         file = shlex.quote(printable(place.file))
         if place.file in self.histories:
-            return f"sed -n {verdict.places[0].record},{place.record}p {file}"
+            lines = [each.record for each in verdict.places]
+            return f"sed -n {min(lines)},{max(lines)}p {file}"
         subject = f"connection = {place.connection}"
         if verdict.key.kind == "segment":
             subject = f"segment = {json.dumps(verdict.key.name)}"

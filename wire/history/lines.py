@@ -333,9 +333,9 @@ class _Sequence:
         for fact in value.facts(ended):
             step = fact.value
             if isinstance(step, Assignment):
-                for reader, segment in self._polls:
-                    if reader == step.reader and step.segment in ("", segment):
-                        self._polls[reader, segment] = inf
+                for who, segment in self._polls:
+                    if who == step.reader and step.segment in ("", segment):
+                        self._polls[who, segment] = inf
             # Equal events without offsets are the same event only if it was sent once.
             is_unknown = isinstance(step, Delivery) and step.offset is None
             if not is_unknown or self._sends[step.segment, step.event] == 1:

@@ -38,7 +38,12 @@ class LogFold:
         """Takes the next fact: all are judged together at the end, because a send may be recorded after its read."""
         value = fact.value
         if isinstance(value, Transaction):
-            self._outcomes[value.name] = value.what, value.asked
+            what, asked = self._outcomes.get(value.name, ("aborted", value.asked))
+            if "aborted" not in (what, value.what):  # a commit that is tried again
+                asked = min(asked, value.asked, key=lambda place: place.time_ns)
+            else:
+                asked = value.asked
+            self._outcomes[value.name] = value.what, asked
         elif value.what == "read":
             self._reads.append((value, fact.place))
         elif value.outcome == "failed":
@@ -87,7 +92,7 @@ class LogFold:
                 elif read.event in self._failed:
                     text = f"event {read.event!r} was read, and its send failed"
                     yield Broken("garbage-read", self.key, (self._failed[read.event], place), text)
-                elif is_behind or (read.offset is not None and read.offset > lowest):
+                elif is_behind or (read.offset is not None and read.offset >= lowest):
                     text = f"event {read.event!r} was read, and no writer sent it"
                     yield Broken("garbage-read", self.key, (place,), text)
                 else:
@@ -224,21 +229,22 @@ class LogFold:
         for stretch in stretches:
             offsets = [(read.offset, place) for read, place in stretch if read.offset is not None]
             if offsets:
-                spans[None].append((min(offsets)[0], *max(offsets)))
+                spans[None].append((min(offsets)[0], max(offsets)[0], max(offsets)[1]))
             sends: dict[tuple[str, str], list[_Send]] = defaultdict(list)
-            orders = []
+            orders: list[tuple[str, str] | None] = []
             for read, _ in stretch:
                 known = self._sends.get(read.event, ())
-                orders.append(_order_of(known[0].event) if len(known) == 1 else None)
-                if orders[-1] is not None:
-                    sends[orders[-1]].append(known[0])
-            for order, events in sends.items():
+                order = _order_of(known[0].event) if len(known) == 1 else None
+                orders.append(order)
+                if order is not None:
+                    sends[order].append(known[0])
+            for within, events in sends.items():
                 first = min((send.place.time_ns for send in events if send.event.outcome == "ok"), default=inf)
                 last = float(max(send.event.invoked.time_ns for send in events))
-                if order[1]:
-                    first = -inf if orders[0] not in (order, None) else first
-                    last = inf if orders[-1] not in (order, None) else last
-                spans[order].append((first, last, stretch[-1][1]))
+                if within[1]:
+                    first = -inf if orders[0] not in (within, None) else first
+                    last = inf if orders[-1] not in (within, None) else last
+                spans[within].append((first, last, stretch[-1][1]))
         return spans
 
 

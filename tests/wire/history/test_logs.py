@@ -120,6 +120,7 @@ def test_an_event_that_is_a_list_has_its_offset_beside_it() -> None:
         ("ABORT\nREAD", {"aborted-read": 2}),
         ("ABORT", {}),
         ("COMMIT → info\nREAD", {}),
+        ("COMMIT → info\nREAD\nCOMMIT", {}),
         ("COMMIT\nHALF", {"partial-transaction": 1}),
         ("ABORT\nOTHER", {}),
         ("COMMIT → fail\nREAD", {"precommitted-read": 2}),
