@@ -126,7 +126,7 @@ class Report(NamedTuple):
         place = verdict.places[-1]
         file = shlex.quote(printable(place.file))
         if place.file in self.histories:
-            lines = [each.record for each in verdict.places]
+            lines = [shown.record for shown in verdict.places]
             return f"sed -n {min(lines)},{max(lines)}p {file}"
         subject = f"connection = {place.connection}"
         if verdict.key.kind == "segment":

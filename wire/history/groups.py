@@ -31,6 +31,8 @@ class GroupFold:
         """Segment → offset, name and place of its last complete checkpoint."""
         self._end = -1
         """The offset behind the last update of the group's state."""
+        self._undecided: set[str] = set()
+        """Readers that may have given up a segment, or may do so later."""
         self._left: set[str] = set()
         """Readers that left, or may have left, since the last checkpoint."""
 
@@ -60,7 +62,7 @@ class GroupFold:
             self._end = step.end
         elif step.what == "acquired":
             holder = self._holders.get(step.segment)
-            if holder is not None and not holder[0]:
+            if holder is not None and holder[0] != step.reader and holder[0] in self._undecided:
                 yield Open("held-twice", self.key, UNDECIDED)
             elif holder is not None and holder[0] != step.reader:
                 text = f"reader {step.reader!r} acquired {step.segment}, which reader {holder[0]!r} held"
@@ -71,11 +73,13 @@ class GroupFold:
         else:
             if step.what == "gone":
                 self._left.add(step.reader)
-            for name, holder in list(self._holders.items()):
-                if holder[0] == step.reader and (step.what == "gone" or step.segment in ("", name)):
+            if not step.is_certain:
+                self._undecided.add(step.reader)
+                return
+            is_all = step.what == "gone" or not step.segment
+            for name in [*self._holders] if is_all else [step.segment]:
+                if self._holders.get(name, ("",))[0] == step.reader:
                     del self._holders[name]
-                    if not step.is_certain:
-                        self._holders[name] = "", place
 
     def _deliver(self, place: Place, delivery: Delivery) -> Iterator[Broken]:
         segment, offset = delivery.segment, delivery.offset

@@ -114,7 +114,8 @@ class Poll(_Operation):
     key: str | None = None
 
     def facts(self, ended: Ended) -> Iterator[Fact]:
-        who, is_moved = _name(self.reader, ended), self.moved
+        name, is_moved = _name(self.reader, ended), self.moved
+        who = name if self.group is None else f"{self.group}/{name}"
         is_first = is_moved or ended.is_restarted
         pairs = map(_placed, self.events) if self.offsets is None else zip(self.offsets, self.events, strict=True)
         for offset, read in pairs:
@@ -125,7 +126,7 @@ class Poll(_Operation):
                 LoggedEvent("read", event, who, offset, outcome, "", ended.invoked),
             )
             if self.group is not None:
-                delivery = Delivery(who, self.segment, offset, event, ended.invoked, is_moved)
+                delivery = Delivery(name, self.segment, offset, event, ended.invoked, is_moved)
                 yield Fact(Key("group", self.group), ended.place, delivery)
             if self.key is not None:
                 keyed = KeyedEvent("read", self.key, event, who, ended.invoked, outcome)
@@ -306,10 +307,10 @@ class _Sequence:
     """Completes the facts of a poll by earlier operations: of its reader, and sends of its events."""
 
     def __init__(self) -> None:
-        self._polls: dict[tuple[str, str], float] = {}
-        """Reader and segment → the time of its last poll; infinite if its position may be another since."""
-        self._moved: set[tuple[str, str]] = set()
-        """Reader and segment → moved, and without an event since."""
+        self._polls: dict[tuple[str, str, str], float] = {}
+        """Group, reader and segment → the time of its last poll; infinite if its position may be another since."""
+        self._moved: set[tuple[str, str, str]] = set()
+        """Group, reader and segment that were moved, and have had no event since."""
         self._sends: Counter[tuple[str, Any]] = Counter()
         """Segment and event → its sends that may have been stored."""
 
@@ -322,7 +323,7 @@ class _Sequence:
             self._sends[_send_of(begun)] -= 1
             self._sends[value.segment, _identity(value.event)] += ended.outcome != "failed"
         elif isinstance(value, Poll):
-            reader = _name(value.reader, ended), value.segment
+            reader = value.group or "", _name(value.reader, ended), value.segment
             ended = ended._replace(is_restarted=ended.invoked.time_ns < self._polls.get(reader, 0))
             self._polls[reader] = inf if ended.outcome == "unknown" else ended.place.time_ns
             value.moved = value.moved or reader in self._moved
@@ -333,9 +334,9 @@ class _Sequence:
         for fact in value.facts(ended):
             step = fact.value
             if isinstance(step, Assignment):
-                for who, segment in self._polls:
-                    if who == step.reader and step.segment in ("", segment):
-                        self._polls[who, segment] = inf
+                for group, who, segment in self._polls:
+                    if group in ("", fact.key.name) and who == step.reader and step.segment in ("", segment):
+                        self._polls[group, who, segment] = inf
             # Equal events without offsets are the same event only if it was sent once.
             is_unknown = isinstance(step, Delivery) and step.offset is None
             if not is_unknown or self._sends[step.segment, step.event] == 1:

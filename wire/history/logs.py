@@ -148,7 +148,7 @@ class LogFold:
                     yield Broken("nonmonotonic-poll", self.key, (last, place), text, before, offset)
                     continue
                 between = offsets[index[before] + 1 : index[offset]]
-                skipped = next((each for each in between if readers[each] <= who), None)
+                skipped = next((over for over in between if readers[over] <= who), None)
                 if skipped is not None:
                     text = f"reader {stretch[0][0].who!r} went from offset {before} to {offset}, over {skipped}"
                     yield Broken("poll-skip", self.key, (last, place), text, skipped, offset)
@@ -233,7 +233,7 @@ class LogFold:
             sends: dict[tuple[str, str], list[_Send]] = defaultdict(list)
             orders: list[tuple[str, str] | None] = []
             for read, _ in stretch:
-                known = self._sends.get(read.event, ())
+                known = self._sends.get(read.event, [])
                 order = _order_of(known[0].event) if len(known) == 1 else None
                 orders.append(order)
                 if order is not None:

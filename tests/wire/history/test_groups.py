@@ -33,6 +33,7 @@ CHECKPOINT = 'm checkpoint {"group": "g", "name": "c", "positions": {"s": 9}}\n'
         (CHECKPOINT + poll("b", 0).replace('"g"}', '"g", "moved": true}'), {}),
         (poll("a", 0) + poll("b", 0).replace('"g"}', '"g", "moved": true}'), {}),
         (poll("a", 0) + poll("a", 0), {"nonmonotonic-poll": 1}),
+        (poll("a", 5) + poll("a", 0).replace('"g"', '"h"'), {}),
         (SEND + EVENT.format("a") + EVENT.format("b"), {"read-twice": 1}),
         (SEND * 2 + EVENT.format("a") + EVENT.format("b"), {}),
         (EVENT.format("a") + EVENT.format("b"), {}),
@@ -41,6 +42,7 @@ CHECKPOINT = 'm checkpoint {"group": "g", "name": "c", "positions": {"s": 9}}\n'
         (step("a", "acquire") + step("a", "leave") + step("b", "acquire"), {}),
         (step("a", "acquire") + step("a", "acquire"), {}),
         *((step("a", "acquire") + step("a", what, "info") + step("b", "acquire"), {}) for what in ("release", "leave")),
+        (step("a", "acquire") + step("a", "release", "info") + step("a", "acquire") + step("b", "acquire"), {}),
         (step("a", "acquire") + step("a", "release", "fail") + step("b", "acquire"), {"held-twice": 1}),
     ],
 )
