@@ -113,6 +113,10 @@ class Poll(_Operation):
     stream: str = ""
     key: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.offsets is not None and len(self.offsets) != len(self.events):
+            raise ValueError(f"{len(self.offsets)} offsets of {len(self.events)} events")
+
     def facts(self, ended: Ended) -> Iterator[Fact]:
         name, is_moved = _name(self.reader, ended), self.moved
         who = name if self.group is None else f"{self.group}/{name}"
@@ -120,11 +124,8 @@ class Poll(_Operation):
         pairs = map(_placed, self.events) if self.offsets is None else zip(self.offsets, self.events, strict=True)
         for offset, read in pairs:
             event, outcome = _identity(read), "moved" if is_first else "ok"
-            yield Fact(
-                Key("log", self.segment),
-                ended.place,
-                LoggedEvent("read", event, who, offset, outcome, "", ended.invoked),
-            )
+            logged = LoggedEvent("read", event, who, offset, outcome, "", ended.invoked)
+            yield Fact(Key("log", self.segment), ended.place, logged)
             if self.group is not None:
                 delivery = Delivery(name, self.segment, offset, event, ended.invoked, is_moved)
                 yield Fact(Key("group", self.group), ended.place, delivery)
@@ -132,10 +133,6 @@ class Poll(_Operation):
                 keyed = KeyedEvent("read", self.key, event, who, ended.invoked, outcome)
                 yield Fact(Key("stream", self.stream), ended.place, keyed)
             is_moved = is_first = False
-
-    def __post_init__(self) -> None:
-        if self.offsets is not None and len(self.offsets) != len(self.events):
-            raise ValueError(f"{len(self.offsets)} offsets of {len(self.events)} events")
 
 
 class Commit(_Operation):
@@ -324,8 +321,10 @@ class _Sequence:
             self._sends[value.segment, _identity(value.event)] += ended.outcome != "failed"
         elif isinstance(value, Poll):
             reader = value.group or "", _name(value.reader, ended), value.segment
-            ended = ended._replace(is_restarted=ended.invoked.time_ns < self._polls.get(reader, 0))
-            self._polls[reader] = inf if ended.outcome == "unknown" else ended.place.time_ns
+            last = self._polls.get(reader, 0)
+            ended = ended._replace(is_restarted=ended.invoked.time_ns < last)
+            is_undecided = ended.outcome == "unknown" or ended.invoked.time_ns < last < inf  # or two at the same time
+            self._polls[reader] = inf if is_undecided else ended.place.time_ns
             value.moved = value.moved or reader in self._moved
             if value.moved and not value.events:
                 self._moved.add(reader)

@@ -33,17 +33,15 @@ class LogFold:
         self._failed: dict[Any, Place] = {}
         self._reads: _Stretch = []
         self._outcomes: dict[str, tuple[str, Place]] = {}
+        """Transaction → its last step, and the place where it began; of a repeated commit, the first."""
 
     def see(self, fact: Fact) -> Iterator[Broken | Open]:
         """Takes the next fact: all are judged together at the end, because a send may be recorded after its read."""
         value = fact.value
         if isinstance(value, Transaction):
-            what, asked = self._outcomes.get(value.name, ("aborted", value.asked))
-            if "aborted" not in (what, value.what):  # a commit that is tried again
-                asked = min(asked, value.asked, key=lambda place: place.time_ns)
-            else:
-                asked = value.asked
-            self._outcomes[value.name] = value.what, asked
+            what, began = self._outcomes.get(value.name, (value.what, value.asked))
+            is_again = "aborted" not in (what, value.what) and began.time_ns < value.asked.time_ns
+            self._outcomes[value.name] = value.what, began if is_again else value.asked
         elif value.what == "read":
             self._reads.append((value, fact.place))
         elif value.outcome == "failed":
@@ -141,16 +139,16 @@ class LogFold:
             readers[read.offset].add(read.who)
         for stretch in stretches:
             steps = [(read.offset, place) for read, place in stretch if read.offset is not None]
-            who = {stretch[0][0].who}
+            who = stretch[0][0].who
             for (before, last), (offset, place) in pairwise(steps):
                 if offset <= before:
-                    text = f"reader {stretch[0][0].who!r} read offset {offset} after offset {before}"
+                    text = f"reader {who!r} read offset {offset} after offset {before}"
                     yield Broken("nonmonotonic-poll", self.key, (last, place), text, before, offset)
                     continue
                 between = offsets[index[before] + 1 : index[offset]]
-                skipped = next((over for over in between if readers[over] <= who), None)
+                skipped = next((over for over in between if readers[over] <= {who}), None)
                 if skipped is not None:
-                    text = f"reader {stretch[0][0].who!r} went from offset {before} to {offset}, over {skipped}"
+                    text = f"reader {who!r} went from offset {before} to {offset}, over {skipped}"
                     yield Broken("poll-skip", self.key, (last, place), text, skipped, offset)
 
     def _known(self) -> Iterator[LoggedEvent]:

@@ -7,6 +7,7 @@ was acknowledged. A time window comes from the smallest of the times that all wr
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import Any
 
 from segstore.wire.history.facts import Broken, Fact, Key, KeyedEvent, Noted, Open, Place, Window
@@ -69,9 +70,9 @@ class StreamFold:
         """
         latest: dict[str, int] = {}
         """Writer → its highest time, if it may have been noted."""
-        joined: dict[str, tuple[int, Place]] = {}
+        joined: dict[str, tuple[float, Place]] = {}
         """Writer → the highest of all times when its first was noted for certain, and the place."""
-        highest = 0
+        highest = -inf
         for _, rank, place, value in sorted(self._times, key=lambda step: step[:2]):
             if isinstance(value, Window):
                 yield from self._compared(place, value, latest, joined)
@@ -81,11 +82,11 @@ class StreamFold:
             elif rank == 0:
                 latest[value.writer] = max(value.time, latest.get(value.writer, value.time))
                 highest = max(highest, value.time)
-            elif value.is_certain:
+            elif value.is_certain and value.writer in latest:
                 joined.setdefault(value.writer, (highest, place))
 
     def _compared(
-        self, place: Place, window: Window, latest: dict[str, int], joined: dict[str, tuple[int, Place]]
+        self, place: Place, window: Window, latest: dict[str, int], joined: dict[str, tuple[float, Place]]
     ) -> Iterator[Broken]:
         for writer, (highest, noted) in joined.items():
             time = latest[writer]

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tests.wire.history.support import broken, judged
+from tests.wire.history.support import broken, judged, judged_lines, lines_of
 
 SENT = """
     w send {"segment": "s", "event": "a"} → ok {"offset": 0}
@@ -90,6 +92,16 @@ A, B, C = '[[0, "a"]]', '[[5, "b"]]', '[[9, "c"]]'
 )
 def test_a_reader_may_go_back_and_skip_only_if_it_was_moved(reads: str, rules: dict[str, int]) -> None:
     assert broken(SENT + reads) == rules
+
+
+def test_the_order_of_two_polls_at_the_same_time_is_not_known() -> None:
+    def polled(process: str, events: str) -> list[dict[str, object]]:
+        value = {"segment": "s", "reader": "r", "events": json.loads(events)}
+        return [{"type": end, "process": process, "f": "poll", "value": value} for end in ("invoke", "ok")]
+
+    first, second, third = polled("1", A), polled("2", B), polled("3", C)
+    sent = map(json.loads, lines_of(SENT))
+    assert not judged_lines([*sent, first[0], *second, first[1], *third]).broken
 
 
 def test_an_event_that_is_read_before_its_send_is_foreign_and_an_older_one_is_unknown() -> None:
