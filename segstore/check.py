@@ -243,7 +243,7 @@ def judge_facts(source: IO[bytes], to: IO[bytes]) -> None:
 
 
 def check_history(path: str, skipped: list[str]) -> Verdicts:
-    """Judges one history of JSON lines. skipped: as that of `records_of`. Raises HistoryError and OSError."""
+    """Judges one history of JSON lines. skipped: as in `records_of`. Raises HistoryError and OSError."""
     whole, facts = Judge(), 0
     with Path(path).open("rb") as file:
         for fact in read_history(file, path, skipped):

@@ -227,7 +227,8 @@ class Checkpoint(NamedTuple):
 class Delivery(NamedTuple):
     """An event that a reader of a group was given. offset: None if the history does not tell it.
 
-    invoked: of the operation. is_moved: the reader was moved to this event.
+    event: None if it may be one of several equal events. invoked: of the operation. is_moved: the reader was moved to
+    this event.
     """
 
     reader: str
@@ -259,7 +260,7 @@ class LoggedEvent(NamedTuple):
 class KeyedEvent(NamedTuple):
     """An event of a routing key. what: "sent" or "read". who: the writer or reader. invoked: of the operation.
 
-    outcome: as that of a `LoggedEvent`.
+    outcome: as in `LoggedEvent`.
     """
 
     what: str

@@ -86,6 +86,8 @@ class GroupFold:
         if delivery.is_moved:
             self._checkpoint.pop(segment, None)
             self._delivered = {name: value for name, value in self._delivered.items() if name[0] != segment}
+        if delivery.event is None:
+            return
         identity = segment, delivery.event if offset is None else offset
         before = self._delivered.get(identity)
         if before is not None and before[0] != delivery.reader and not {before[0], delivery.reader} & self._left:

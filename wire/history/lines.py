@@ -184,7 +184,7 @@ class Put(_OfTable):
 
 
 class Remove(_OfTable):
-    """Removes an entry of a table. expected: only if the entry has this version. refused: as that of `put`."""
+    """Removes an entry of a table. expected: only if the entry has this version. refused: as in `put`."""
 
     what: ClassVar[str] = "remove"
 
@@ -306,8 +306,8 @@ class _Sequence:
     def __init__(self) -> None:
         self._polls: dict[tuple[str, str, str], float] = {}
         """Group, reader and segment → the time of its last poll; infinite if its position may be another since."""
-        self._moved: set[tuple[str, str, str]] = set()
-        """Group, reader and segment that were moved, and have had no event since."""
+        self._moved: set[tuple[str, ...]] = set()
+        """Groups, or readers without a group, with segments: moved, and without an event since."""
         self._sends: Counter[tuple[str, Any]] = Counter()
         """Segment and event → its sends that may have been stored."""
 
@@ -325,11 +325,12 @@ class _Sequence:
             ended = ended._replace(is_restarted=ended.invoked.time_ns < last)
             is_undecided = ended.outcome == "unknown" or ended.invoked.time_ns < last < inf  # or two at the same time
             self._polls[reader] = inf if is_undecided else ended.place.time_ns
-            value.moved = value.moved or reader in self._moved
+            moved = (value.group, value.segment) if value.group is not None else reader
+            value.moved = value.moved or moved in self._moved
             if value.moved and not value.events:
-                self._moved.add(reader)
+                self._moved.add(moved)
             else:
-                self._moved.discard(reader)
+                self._moved.discard(moved)
         for fact in value.facts(ended):
             step = fact.value
             if isinstance(step, Assignment):
@@ -337,9 +338,9 @@ class _Sequence:
                     if group in ("", fact.key.name) and who == step.reader and step.segment in ("", segment):
                         self._polls[group, who, segment] = inf
             # Equal events without offsets are the same event only if it was sent once.
-            is_unknown = isinstance(step, Delivery) and step.offset is None
-            if not is_unknown or self._sends[step.segment, step.event] == 1:
-                yield fact
+            elif isinstance(step, Delivery) and step.offset is None and self._sends[step.segment, step.event] != 1:
+                fact = fact._replace(value=step._replace(event=None))
+            yield fact
 
 
 def _send_of(value: dict[str, Any]) -> tuple[str, Any]:

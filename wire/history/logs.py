@@ -138,14 +138,15 @@ class LogFold:
         for read, _ in self._reads:
             readers[read.offset].add(read.who)
         for stretch in stretches:
-            steps = [(read.offset, place) for read, place in stretch if read.offset is not None]
+            steps = [(n, read.offset, place) for n, (read, place) in enumerate(stretch) if read.offset is not None]
             who = stretch[0][0].who
-            for (before, last), (offset, place) in pairwise(steps):
+            for (number, before, last), (next_number, offset, place) in pairwise(steps):
                 if offset <= before:
                     text = f"reader {who!r} read offset {offset} after offset {before}"
                     yield Broken("nonmonotonic-poll", self.key, (last, place), text, before, offset)
                     continue
-                between = offsets[index[before] + 1 : index[offset]]
+                is_next = next_number == number + 1  # no read without an offset is between them
+                between = offsets[index[before] + 1 : index[offset]] if is_next else ()
                 skipped = next((over for over in between if readers[over] <= {who}), None)
                 if skipped is not None:
                     text = f"reader {who!r} went from offset {before} to {offset}, over {skipped}"

@@ -184,7 +184,6 @@ RULES: Final[dict[str, HistoryRule]] = {
                 "no event before the positions of a complete checkpoint is read after it",
                 "CheckpointState.java: a checkpoint has the position of every reader",
                 "a checkpoint is complete at offset 300, and a reader then gets the event at 200",
-                "unseen",
             ),
             (
                 "held-twice",
