@@ -131,7 +131,8 @@ class Report(NamedTuple):
         place = verdict.places[-1]
         file = shlex.quote(printable(place.file))
         if place.file in self.histories:
-            return f"sed -n {verdict.places[0].record},{place.record}p {file}"
+            lines = [shown.record for shown in verdict.places]
+            return f"sed -n {min(lines)},{max(lines)}p {file}"
         subject = f"connection = {place.connection}"
         if verdict.key.kind == "segment":
             subject = f"segment = {json.dumps(verdict.key.name)}"
@@ -160,7 +161,7 @@ def check(paths: Sequence[str | Path]) -> Report:
         damaged: set[str] = set()
         whole = _known(_judged(traces, skipped, damaged), damaged)
     for name in histories:
-        verdicts = check_history(name)
+        verdicts = check_history(name, skipped)
         whole = Verdicts(
             whole.broken + verdicts.broken, whole.unknown + verdicts.unknown, whole.records + verdicts.records
         )
@@ -264,11 +265,11 @@ def judge_facts(source: IO[bytes], to: IO[bytes]) -> None:
     pickle.dump(facts.end(), to)
 
 
-def check_history(path: str) -> Verdicts:
-    """Judges one history of JSON lines. Raises HistoryError and OSError."""
+def check_history(path: str, skipped: list[str]) -> Verdicts:
+    """Judges one history of JSON lines. skipped: as in `records_of`. Raises HistoryError and OSError."""
     whole, facts = Judge(), 0
     with Path(path).open("rb") as file:
-        for fact in read_history(file, path):
+        for fact in read_history(file, path, skipped):
             whole.fact(fact)
             facts += 1
     return whole.end()._replace(records=facts)
@@ -279,8 +280,8 @@ def _is_history(path: str) -> bool:
     if not Path(path).is_file():
         return False
     with Path(path).open("rb") as file:
-        line = file.readline(_LINE_BYTES)
-    return line.lstrip().startswith(b"{") and any(word in line for word in _HISTORY_STARTS) and b'"process"' in line
+        line = file.read(_LINE_BYTES).lstrip().partition(b"\n")[0]
+    return line.startswith(b"{") and any(word in line for word in _HISTORY_STARTS) and b'"process"' in line
 
 
 def records_of(paths: Iterable[str], skipped: list[str], damaged: set[str]) -> Iterator[Placed]:

@@ -58,6 +58,15 @@ def test_a_torn_trace_is_judged_as_far_as_it_can_be_read(tmp_path: Path) -> None
     assert part in report.text()
 
 
+def test_a_torn_history_is_judged_as_far_as_it_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text("\n" + "\n".join([*lines_of(HISTORY), '{"type": "inv']))
+    status, text = run(path)
+    assert status == 1
+    assert "garbage-read" in text
+    assert f"not read: {path}: line 6: it is incomplete" in text
+
+
 def test_behind_a_part_that_cannot_be_read_nothing_is_certain(tmp_path: Path) -> None:
     path = with_loose_bytes(tmp_path / "trace.jsonl")
     header, *lines = path.read_text().splitlines()

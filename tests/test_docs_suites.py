@@ -231,7 +231,7 @@ def test_a_history_that_java_writes_is_judged(tmp_path: Path) -> None:
     (example,) = blocks("judge-a-history.md", "java")
     main = """
     public static void main(String[] arguments) throws Exception {
-        var history = new History(new java.io.PrintWriter("history.jsonl"));
+        var history = new History(new java.io.PrintWriter("history.jsonl"), IllegalArgumentException.class);
         history.operation("w", "send", "{\\"segment\\": \\"s\\", \\"event\\": \\"a\\"}", () -> "{\\"offset\\": 0}");
         history.operation("r", "poll", "{\\"segment\\": \\"s\\"}", () -> "{\\"events\\": [[0, \\"b\\"]]}");
     }
@@ -242,7 +242,7 @@ def test_a_history_that_java_writes_is_judged(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     result = ended(tmp_path, "segstore", "check", "history.jsonl")
     assert result.returncode == 1
-    assert "event 'b' was read, and nobody sent it" in result.stdout
+    assert "event 'b' was read, and no writer sent it" in result.stdout
 
 
 @pytest.mark.parametrize(

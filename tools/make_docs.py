@@ -284,21 +284,22 @@ def rules() -> str:
         "",
         "Generated from the rules' declarations by `make docs`. `segstore check`, the explorer and Spark judge by",
         "them; [Judge what happened](../how-to/judge-a-history.md) shows how. A rule is broken only if the records",
-        "show it; what they do not decide is counted as unknown. Names in brackets are those of Jepsen's Kafka",
-        "workload and of Elle. Sources are files of the reference.",
+        "show it; what they do not decide is counted as unknown. Histories are [JSON lines](histories.md) of your",
+        "own tests. Names in brackets are those of Jepsen's Kafka workload and of Elle. Sources are files of the",
+        "reference.",
     ]
     for family in dict.fromkeys(rule.family for rule in RULES.values()):
         lines += [
             "",
             f"## {family}",
             "",
-            "| Rule | In a correct history | Broken, for example | Source |",
-            "|---|---|---|---|",
+            "| Rule | In a correct history | Broken, for example | Judged in | Source |",
+            "|---|---|---|---|---|",
         ]
         for rule in RULES.values():
             if rule.family == family:
                 name = f"`{rule.id}`" + (f" ({rule.alias})" if rule.alias not in ("", rule.id) else "")
-                lines.append(f"| {name} | {rule.text} | {rule.example} | {rule.source} |")
+                lines.append(f"| {name} | {rule.text} | {rule.example} | {rule.judged_in} | {rule.source} |")
     return "\n".join(lines) + "\n"
 
 
@@ -324,7 +325,8 @@ def histories() -> str:
         "| `value` | Its fields. The value at the end is added to the value at the beginning |",
         "| `time` | In ns; optional. The order of the lines decides |",
         "",
-        "An operation that never ends counts as `info`. Other fields of a line are ignored.",
+        "An operation that never ends counts as `info`. Other fields of a line are ignored. An incomplete last line is",
+        "reported, and the lines before it are judged.",
         "",
         "## Operations",
         "",
@@ -337,7 +339,9 @@ def histories() -> str:
     lines += [
         "",
         "Segments, tables, keys and groups are names; events and values are any JSON. An offset is any number that",
-        "grows with the place in the segment.",
+        "grows with the place in the segment. Events of a segment should differ: equal events are counted, but their",
+        "order is not judged. A poll reads on from the reader's last poll of the segment, unless it says `moved`, or",
+        "the reader has taken or given up the segment since.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -206,7 +206,7 @@ class Assignment(NamedTuple):
 
     what: acquired, released, gone (a reader left), reset (no segment is assigned), or updated, which precedes the
     changes of an update of the group's state. reader: its name. segment: "" for all segments. order: the offset of the
-    update; -1 if times decide. end: the offset behind an update.
+    update; -1 if times decide. end: the offset behind an update. is_certain: it was carried out.
     """
 
     what: str
@@ -214,6 +214,7 @@ class Assignment(NamedTuple):
     segment: str = ""
     order: int = -1
     end: int = -1
+    is_certain: bool = True
 
 
 class Checkpoint(NamedTuple):
@@ -224,12 +225,18 @@ class Checkpoint(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """An event that a reader of a group was given. offset: None if the history does not tell it."""
+    """An event that a reader of a group was given. offset: None if the history does not tell it.
+
+    event: None if it may be one of several equal events. invoked: of the operation. is_moved: the reader was moved to
+    this event.
+    """
 
     reader: str
     segment: str
     offset: int | None
     event: Any
+    invoked: Place
+    is_moved: bool = False
 
 
 class LoggedEvent(NamedTuple):
@@ -251,26 +258,36 @@ class LoggedEvent(NamedTuple):
 
 
 class KeyedEvent(NamedTuple):
-    """An event of a routing key. what: "sent" or "read". who: the writer or reader. invoked: of the operation."""
+    """An event of a routing key. what: "sent" or "read". who: the writer or reader. invoked: of the operation.
+
+    outcome: as in `LoggedEvent`.
+    """
 
     what: str
     routing_key: str
     event: Any
     who: str
     invoked: Place
+    outcome: str = "ok"
 
 
 class Noted(NamedTuple):
-    """A writer noted a time. None: the writer ended, and its time no longer counts."""
+    """A writer noted a time. None: the writer ended, and its time no longer counts.
+
+    invoked: of the operation, None if it is the fact's place. is_certain: the time was noted.
+    """
 
     writer: str
     time: int | None
+    invoked: Place | None = None
+    is_certain: bool = True
 
 
 class Window(NamedTuple):
-    """A reader was told a time window of a stream: all events before `lower` were read."""
+    """A reader was told a time window of a stream: all events before `lower` were read. invoked: of the operation."""
 
     lower: int
+    invoked: Place
 
 
 class Waiting(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any, Final
 from segstore.wire.history.facts import Assignment, Broken, Checkpoint, Delivery, Fact, Key, Open, Place
 
 UNRECORDED: Final = "updates of the group's state are missing in the recording"
+UNDECIDED: Final = "the segment may have been released"
 
 
 class GroupFold:
@@ -30,8 +31,10 @@ class GroupFold:
         """Segment → offset, name and place of its last complete checkpoint."""
         self._end = -1
         """The offset behind the last update of the group's state."""
+        self._undecided: set[str] = set()
+        """Readers that may have given up a segment, or may do so later."""
         self._left: set[str] = set()
-        """Readers that left since the last checkpoint."""
+        """Readers that left, or may have left, since the last checkpoint."""
 
     def see(self, fact: Fact) -> Iterator[Broken | Open]:
         """Takes the next fact; they are judged in their order at the end."""
@@ -40,7 +43,7 @@ class GroupFold:
 
     def end(self) -> Iterator[Broken | Open]:
         """Yields the broken rules."""
-        self._facts.sort(key=_order)
+        self._facts.sort(key=_order)  # releases count from their start, so they come too late
         for place, value in ((fact.place, fact.value) for fact in self._facts):
             if isinstance(value, Assignment):
                 yield from self._assigned(place, value)
@@ -59,31 +62,42 @@ class GroupFold:
             self._end = step.end
         elif step.what == "acquired":
             holder = self._holders.get(step.segment)
-            if holder is not None and holder[0] != step.reader:
+            if holder is not None and holder[0] != step.reader and holder[0] in self._undecided:
+                yield Open("held-twice", self.key, UNDECIDED)
+            elif holder is not None and holder[0] != step.reader:
                 text = f"reader {step.reader!r} acquired {step.segment}, which reader {holder[0]!r} held"
                 yield Broken("held-twice", self.key, (holder[1], place), text, None, step.reader)
             self._holders[step.segment] = step.reader, place
-        elif step.what == "released":
-            if self._holders.get(step.segment, ("",))[0] == step.reader:
-                del self._holders[step.segment]
         elif step.what == "reset":
             self._holders.clear()
         else:
-            self._left.add(step.reader)
-            self._holders = {name: holder for name, holder in self._holders.items() if holder[0] != step.reader}
+            if step.what == "gone":
+                self._left.add(step.reader)
+            if not step.is_certain:
+                self._undecided.add(step.reader)
+                return
+            is_all = step.what == "gone" or not step.segment
+            for name in [*self._holders] if is_all else [step.segment]:
+                if self._holders.get(name, ("",))[0] == step.reader:
+                    del self._holders[name]
 
     def _deliver(self, place: Place, delivery: Delivery) -> Iterator[Broken]:
         segment, offset = delivery.segment, delivery.offset
+        if delivery.is_moved:
+            self._checkpoint.pop(segment, None)
+            self._delivered = {name: value for name, value in self._delivered.items() if name[0] != segment}
+        if delivery.event is None:
+            return
         identity = segment, delivery.event if offset is None else offset
         before = self._delivered.get(identity)
-        if before is not None and before[0] not in self._left:
+        if before is not None and before[0] != delivery.reader and not {before[0], delivery.reader} & self._left:
             text = f"{_event(delivery)} went to reader {before[0]!r} and to reader {delivery.reader!r}"
             yield Broken("read-twice", self.key, (before[1], place), text)
         self._delivered[identity] = delivery.reader, place
         if offset is None or segment not in self._checkpoint:
             return
         limit, name, since = self._checkpoint[segment]
-        if offset < limit:
+        if offset < limit and since.time_ns < delivery.invoked.time_ns:
             text = f"{_event(delivery)} was read after checkpoint {name!r} was complete at {limit}"
             yield Broken("unread-below-checkpoint", self.key, (since, place), text, limit, offset)
 
@@ -93,5 +107,6 @@ def _event(delivery: Delivery) -> str:
     return f"event {delivery.event!r} of {delivery.segment}{where}"
 
 
-def _order(fact: Fact) -> int:
-    return getattr(fact.value, "order", -1)
+def _order(fact: Fact) -> tuple[int, int]:
+    order = getattr(fact.value, "order", -1)
+    return order, fact.place.time_ns if order < 0 else 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
+from math import inf
 from typing import Any, NamedTuple
 
 from segstore.wire.history.facts import Broken, Fact, Key, LoggedEvent, Open, Place, Transaction
@@ -18,102 +20,137 @@ class _Send(NamedTuple):
     place: Place
 
 
+_Stretch = list[tuple[LoggedEvent, Place]]
+"""The reads of one reader from a move to the next: it read all that is stored between the first and the last."""
+
+
 class LogFold:
     """Takes `LoggedEvent` and `Transaction` facts of one segment. Memory grows with its events."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self._sends: dict[Any, list[_Send]] = defaultdict(list)
-        self._reads: list[tuple[LoggedEvent, Place]] = []
+        self._failed: dict[Any, Place] = {}
+        self._reads: _Stretch = []
         self._outcomes: dict[str, tuple[str, Place]] = {}
+        """Transaction → its last step, and the place where it began; of a repeated commit, the first."""
 
     def see(self, fact: Fact) -> Iterator[Broken | Open]:
         """Takes the next fact: all are judged together at the end, because a send may be recorded after its read."""
         value = fact.value
         if isinstance(value, Transaction):
-            self._outcomes[value.name] = value.what, value.asked
-        elif value.what == "sent":
-            self._sends[value.event].append(_Send(value, fact.place))
-        else:
+            what, began = self._outcomes.get(value.name, (value.what, value.asked))
+            is_again = "aborted" not in (what, value.what) and began.time_ns < value.asked.time_ns
+            self._outcomes[value.name] = value.what, began if is_again else value.asked
+        elif value.what == "read":
             self._reads.append((value, fact.place))
+        elif value.outcome == "failed":
+            self._failed[value.event] = fact.place
+        else:
+            self._sends[value.event].append(_Send(value, fact.place))
         return iter(())
 
     def end(self) -> Iterator[Broken | Open]:
         """Yields the broken rules."""
-        yield from self._foreign()
+        stretches = self._stretches()
+        yield from self._foreign(stretches)
         yield from self._places()
-        for reads in self._by_reader().values():
-            yield from self._moves(reads)
-        yield from self._counted()
+        yield from self._moves(stretches)
+        yield from self._counted(stretches)
         yield from self._orders()
-        yield from self._missing()
+        yield from self._missing(stretches)
 
-    def _by_reader(self) -> dict[str, list[tuple[LoggedEvent, Place]]]:
-        readers: dict[str, list[tuple[LoggedEvent, Place]]] = defaultdict(list)
-        for read in self._reads:
-            readers[read[0].who].append(read)
-        return readers
-
-    def _foreign(self) -> Iterator[Broken]:
-        """Events that nobody wrote, or that were not to be read yet."""
+    def _stretches(self) -> list[_Stretch]:
+        stretches: list[_Stretch] = []
+        latest: dict[str, _Stretch] = {}
         for read, place in self._reads:
-            sends = self._sends.get(read.event, [])
-            if not sends and self._sends:
-                yield Broken("garbage-read", self.key, (place,), f"event {read.event!r} was read, and nobody sent it")
-            if not sends or any(self._may_be_read(send.event, place) for send in sends):
-                continue
-            send = sends[0]
-            what, ended = self._outcomes.get(send.event.transaction, ("", None))
-            if not send.event.transaction:
-                text = f"event {read.event!r} was read, and its send failed"
-                yield Broken("garbage-read", self.key, (send.place, place), text)
-            elif what == "aborted":
-                text = f"event {read.event!r} was read, and its transaction {send.event.transaction!r} was aborted"
-                yield Broken("aborted-read", self.key, (send.place, *([ended] if ended else []), place), text)
-            else:
-                text = f"event {read.event!r} was read before a commit of transaction {send.event.transaction!r} began"
-                yield Broken("precommitted-read", self.key, (send.place, place), text)
+            if read.outcome == "moved" or read.who not in latest:
+                latest[read.who] = []
+                stretches.append(latest[read.who])
+            latest[read.who].append((read, place))
+        return stretches
+
+    def _foreign(self, stretches: list[_Stretch]) -> Iterator[Broken | Open]:
+        """Events that were not sent, or that were not to be read yet.
+
+        An event that was not sent is foreign if it is stored behind an event that was; else it may be older than the
+        history.
+        """
+        recorded = (value.offset for value in self._known() if value.offset is not None and value.event in self._sends)
+        lowest = min(recorded, default=inf)
+        undecided = 0
+        for stretch in stretches:
+            is_behind = False
+            for read, place in stretch:
+                sends = self._sends.get(read.event)
+                if sends and any(self._may_be_read(send.event, place) for send in sends):
+                    is_behind = True
+                elif sends:
+                    yield self._early(sends[0], place)
+                elif read.event in self._failed:
+                    text = f"event {read.event!r} was read, and its send failed"
+                    yield Broken("garbage-read", self.key, (self._failed[read.event], place), text)
+                elif is_behind or (read.offset is not None and read.offset >= lowest):
+                    text = f"event {read.event!r} was read, and no writer sent it"
+                    yield Broken("garbage-read", self.key, (place,), text)
+                else:
+                    undecided += 1
+        if undecided:
+            yield Open("garbage-read", self.key, "the event may be older than the history", undecided)
+
+    def _early(self, send: _Send, place: Place) -> Broken:
+        """Returns the verdict on a read of an event that must not be read, or not yet."""
+        event, transaction = send.event.event, send.event.transaction
+        what, ended = self._outcomes.get(transaction, ("", None))
+        if not transaction:
+            text = f"event {event!r} was read before its send began"
+            return Broken("garbage-read", self.key, (send.event.invoked, place), text)
+        if what == "aborted":
+            text = f"event {event!r} was read, and its transaction {transaction!r} was aborted"
+            return Broken("aborted-read", self.key, (send.place, *([ended] if ended else []), place), text)
+        text = f"event {event!r} was read before a commit of transaction {transaction!r} began"
+        return Broken("precommitted-read", self.key, (send.place, place), text)
 
     def _may_be_read(self, send: LoggedEvent, place: Place) -> bool:
         if not send.transaction:
-            return send.outcome != "failed"
+            return send.invoked.time_ns < place.time_ns
         what, began = self._outcomes.get(send.transaction, ("", None))
         return what in ("committing", "committed", "unknown") and began is not None and began.time_ns <= place.time_ns
 
     def _places(self) -> Iterator[Broken]:
         """Offsets with two events."""
         known: dict[int, tuple[Any, Place]] = {}
-        for value, place in [
-            *((send.event, send.place) for sends in self._sends.values() for send in sends),
-            *self._reads,
-        ]:
-            if value.offset is None or value.outcome == "failed":
+        sends = (send for sends in self._sends.values() for send in sends)
+        stored = [(send.event, send.place) for send in sends if send.event.outcome == "ok"]
+        for value, place in [*stored, *self._reads]:
+            if value.offset is None or value.transaction:  # in a transaction, it is no place in the segment
                 continue
             event, first = known.setdefault(value.offset, (value.event, place))
             if event != value.event:
                 text = f"offset {value.offset} holds {event!r}, and {value.event!r}"
                 yield Broken("inconsistent-offsets", self.key, (first, place), text, event, value.event)
 
-    def _moves(self, reads: list[tuple[LoggedEvent, Place]]) -> Iterator[Broken]:
-        """One reader's steps that go back, or over an event."""
+    def _moves(self, stretches: list[_Stretch]) -> Iterator[Broken]:
+        """Steps of a reader that go back, or over an event that no other reader read."""
         offsets = sorted({value.offset for value in self._known() if value.offset is not None})
-        index = {offset: place for place, offset in enumerate(offsets)}
-        last: tuple[LoggedEvent, Place] | None = None
-        for read, place in reads:
-            if read.offset is None:
-                continue
-            if read.outcome == "moved":  # the reader was assigned or moved to this position
-                last = None
-            elif last is not None and last[0].offset is not None:
-                step = index[read.offset] - index[last[0].offset]
-                if step < 1:
-                    text = f"reader {read.who!r} read offset {read.offset} after offset {last[0].offset}"
-                    yield Broken("nonmonotonic-poll", self.key, (last[1], place), text, last[0].offset, read.offset)
-                elif step > 1:
-                    skipped = offsets[index[last[0].offset] + 1]
-                    text = f"reader {read.who!r} went from offset {last[0].offset} to {read.offset}, over {skipped}"
-                    yield Broken("poll-skip", self.key, (last[1], place), text, skipped, read.offset)
-            last = read, place
+        index = {offset: number for number, offset in enumerate(offsets)}
+        readers: dict[int | None, set[str]] = defaultdict(set)
+        for read, _ in self._reads:
+            readers[read.offset].add(read.who)
+        for stretch in stretches:
+            steps = [(n, read.offset, place) for n, (read, place) in enumerate(stretch) if read.offset is not None]
+            who = stretch[0][0].who
+            for (number, before, last), (next_number, offset, place) in pairwise(steps):
+                if offset <= before:
+                    text = f"reader {who!r} read offset {offset} after offset {before}"
+                    yield Broken("nonmonotonic-poll", self.key, (last, place), text, before, offset)
+                    continue
+                is_next = next_number == number + 1  # no read without an offset is between them
+                between = offsets[index[before] + 1 : index[offset]] if is_next else ()
+                skipped = next((over for over in between if readers[over] <= {who}), None)
+                if skipped is not None:
+                    text = f"reader {who!r} went from offset {before} to {offset}, over {skipped}"
+                    yield Broken("poll-skip", self.key, (last, place), text, skipped, offset)
 
     def _known(self) -> Iterator[LoggedEvent]:
         """The events that are stored for certain: sent and acknowledged outside of transactions, or read."""
@@ -121,72 +158,99 @@ class LogFold:
             yield from (send.event for send in sends if send.event.outcome == "ok" and not send.event.transaction)
         yield from (read for read, _ in self._reads)
 
-    def _counted(self) -> Iterator[Broken]:
+    def _counted(self, stretches: list[_Stretch]) -> Iterator[Broken]:
         """Events that are stored more often than they were sent."""
         offsets: dict[Any, set[int]] = defaultdict(set)
         last: dict[Any, Place] = {}
-        without: Counter[tuple[Any, str]] = Counter()
         most: Counter[Any] = Counter()
         for read, place in self._reads:
             last[read.event] = place
-            if read.offset is None:
-                without[read.event, read.who] += 1
-                most[read.event] = max(most[read.event], without[read.event, read.who])
-            else:
+            if read.offset is not None:
                 offsets[read.event].add(read.offset)
+        for stretch in stretches:
+            most |= Counter(read.event for read, _ in stretch if read.offset is None)
         for event, place in last.items():
             times = max(len(offsets[event]), most[event])
             sends = len(self._sends.get(event, ()))
             if sends and times > sends:
-                text = f"event {event!r} was sent {sends} times, and is stored {times} times"
+                text = f"event {event!r} was sent {_times(sends)}, and is stored {_times(times)}"
                 yield Broken("duplicate", self.key, (self._sends[event][-1].place, place), text, sends, times)
 
     def _orders(self) -> Iterator[Broken]:
-        """Events of one writer whose places contradict the order in which they were sent."""
+        """Events of one writer, or of its transaction, whose places contradict the order in which they were sent."""
         places = {read.event: (read.offset, place) for read, place in self._reads if read.offset is not None}
-        writers: dict[str, list[_Send]] = defaultdict(list)
+        writers: dict[tuple[str, str], list[_Send]] = defaultdict(list)
         for sends in self._sends.values():
-            if len(sends) == 1 and sends[0].event.outcome != "failed":
-                writers[sends[0].event.who].append(sends[0])
-        for who, sends in writers.items():
+            if len(sends) == 1 and sends[0].event.event in places:
+                writers[sends[0].event.who, sends[0].event.transaction].append(sends[0])
+        for (who, _), sends in writers.items():
             sends.sort(key=lambda send: send.event.invoked.time_ns)
             last: _Send | None = None
             for send in sends:
                 event = send.event.event
-                if event not in places:
-                    continue
                 if last is not None and last.place.time_ns < send.event.invoked.time_ns:
                     before, this = places[last.event.event], places[event]
                     if this[0] < before[0]:
                         text = f"writer {who!r} sent {event!r} after {last.event.event!r}, and it is stored first"
                         yield Broken("reordered", self.key, (last.place, send.place, this[1]), text)
-                last = send
+                if send.event.outcome == "ok":  # else it may be stored at any later time
+                    last = send
 
-    def _missing(self) -> Iterator[Broken | Open]:
-        """Acknowledged events that nobody read though later events were read."""
+    def _missing(self, stretches: list[_Stretch]) -> Iterator[Broken | Open]:
+        """Acknowledged events that no reader read though a reader read on both sides of their places."""
         read = {value.event for value, _ in self._reads}
-        furthest: tuple[int, Place] | None = max(
-            ((value.offset, place) for value, place in self._reads if value.offset is not None), default=None
-        )
-        latest: dict[str, tuple[int, Place]] = {}
-        """Writer → when the latest of its events that were read was sent, and the place of the read."""
-        for value, place in self._reads:
-            for send in self._sends.get(value.event, ()):
-                began = send.event.invoked.time_ns, place
-                latest[send.event.who] = max(latest.get(send.event.who, began), began)
+        spans = self._spans(stretches)
         undecided = 0
         for event, place in (send for sends in self._sends.values() for send in sends):
             committed = self._outcomes.get(event.transaction, ("",))[0] == "committed"
             if event.event in read or event.outcome != "ok" or (event.transaction and not committed):
                 continue
-            known, limit = (
-                (furthest, event.offset) if event.offset is not None else (latest.get(event.who), place.time_ns)
-            )
-            if known is None or known[0] <= limit:
+            past = [
+                span for span in spans[_order_of(event)] if span[0] < event.invoked.time_ns < place.time_ns < span[1]
+            ]
+            if event.offset is not None and not event.transaction:
+                past += [span for span in spans[None] if span[0] < event.offset < span[1]]
+            if not past:
                 undecided += 1
                 continue
             rule = "partial-transaction" if event.transaction else "lost-write"
-            text = f"event {event.event!r} was acknowledged, and not read, though a later place was"
-            yield Broken(rule, self.key, (event.invoked, place, known[1]), text)
+            text = f"event {event.event!r} was acknowledged, and not read, though events before and behind it were"
+            yield Broken(rule, self.key, (event.invoked, place, past[0][2]), text)
         if undecided:
-            yield Open("lost-write", self.key, "nobody read so far", undecided)
+            yield Open("lost-write", self.key, "no reader has read past it", undecided)
+
+    def _spans(self, stretches: list[_Stretch]) -> dict[tuple[str, str] | None, list[tuple[float, float, Place]]]:
+        """Returns for each writer and transaction the times, and for None the offsets, between which all was read.
+
+        All of a transaction is between the events before and behind it.
+        """
+        spans: dict[tuple[str, str] | None, list[tuple[float, float, Place]]] = defaultdict(list)
+        for stretch in stretches:
+            offsets = [(read.offset, place) for read, place in stretch if read.offset is not None]
+            if offsets:
+                spans[None].append((min(offsets)[0], max(offsets)[0], max(offsets)[1]))
+            sends: dict[tuple[str, str], list[_Send]] = defaultdict(list)
+            orders: list[tuple[str, str] | None] = []
+            for read, _ in stretch:
+                known = self._sends.get(read.event, [])
+                order = _order_of(known[0].event) if len(known) == 1 else None
+                orders.append(order)
+                if order is not None:
+                    sends[order].append(known[0])
+            for within, events in sends.items():
+                first = min((send.place.time_ns for send in events if send.event.outcome == "ok"), default=inf)
+                last = float(max(send.event.invoked.time_ns for send in events))
+                if within[1]:
+                    first = -inf if orders[0] not in (within, None) else first
+                    last = inf if orders[-1] not in (within, None) else last
+                spans[within].append((first, last, stretch[-1][1]))
+        return spans
+
+
+def _order_of(event: LoggedEvent) -> tuple[str, str]:
+    """Returns the writer or the transaction within which sends one after the other are stored in that order."""
+    return ("", event.transaction) if event.transaction else (event.who, "")
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -13,7 +13,8 @@ from segstore.wire.blocks import AppendRule
 class HistoryRule(NamedTuple):
     """A rule. text: one sentence that holds in a correct history. source: where the reference keeps or states it.
 
-    example: a history that breaks the rule. family: the heading in the reference page.
+    example: a history that breaks the rule. family: the heading in the reference page. judged_in: the recordings that
+    the rule is judged in.
     """
 
     id: str
@@ -22,10 +23,27 @@ class HistoryRule(NamedTuple):
     source: str
     example: str
     alias: str = ""
+    judged_in: str = "traces"
+
+
+_ONLY_IN_HISTORIES: Final = (
+    *("key-order", "window-over-event", "read-twice", "unread-below-checkpoint", "poll-skip", "nonmonotonic-poll"),
+)
+_ALSO_IN_HISTORIES: Final = (
+    *("lost-write", "duplicate", "reordered", "garbage-read", "inconsistent-offsets", "aborted-read", "held-twice"),
+    *("precommitted-read", "partial-transaction", "two-outcomes", "not-linearizable", "version-backwards"),
+    "false-compare-and-set",
+)
 
 
 def _family(name: str, *rules: tuple[str, ...]) -> list[HistoryRule]:
-    return [HistoryRule(rule[0], name, *rule[1:]) for rule in rules]
+    return [HistoryRule(rule[0], name, *rule[1:])._replace(judged_in=_judged_in(rule[0])) for rule in rules]
+
+
+def _judged_in(rule: str) -> str:
+    if rule in _ONLY_IN_HISTORIES:
+        return "histories"
+    return "traces, histories" if rule in _ALSO_IN_HISTORIES else "traces"
 
 
 _WIRE: Final = "WireCommands.java"
@@ -142,9 +160,9 @@ RULES: Final[dict[str, HistoryRule]] = {
             ),
             (
                 "poll-skip",
-                "a reader does not skip an offset between two reads of a segment that it holds",
+                "a reader does not skip an offset between two reads, unless it was moved or another reader read it",
                 "SegmentInputStreamImpl.java: reads are contiguous",
-                "a reader reads offsets 0 to 100, then 200 to 300, and nobody reads 100 to 200",
+                "a reader gets the event at offset 0, then the event at 200, and no reader gets the event at 100",
                 "poll-skip",
             ),
             (
@@ -163,10 +181,9 @@ RULES: Final[dict[str, HistoryRule]] = {
             ),
             (
                 "unread-below-checkpoint",
-                "every event before the positions of a complete checkpoint was read",
+                "no event before the positions of a complete checkpoint is read after it",
                 "CheckpointState.java: a checkpoint has the position of every reader",
-                "a checkpoint is complete at offset 300, and the event at 200 went to no reader",
-                "unseen",
+                "a checkpoint is complete at offset 300, and a reader then gets the event at 200",
             ),
             (
                 "held-twice",

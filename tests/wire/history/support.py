@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 
 from segstore.wire.history import Judge, Verdicts
 from segstore.wire.history.lines import read_history
@@ -27,8 +28,13 @@ def lines_of(text: str) -> list[str]:
 
 def judged(text: str) -> Verdicts:
     """Judges a history."""
+    return judged_lines(map(json.loads, lines_of(text)))
+
+
+def judged_lines(lines: Iterable[object]) -> Verdicts:
+    """Judges a history of JSON values, for operations that run at the same time."""
     whole = Judge()
-    for fact in read_history(lines_of(text)):
+    for fact in read_history(map(json.dumps, lines)):
         whole.fact(fact)
     return whole.end()
 

@@ -22,3 +22,11 @@ def test_rules_are_described() -> None:
         assert rule.text[0].islower()
         assert rule.example
         assert rule.source
+
+
+def test_a_rule_says_where_it_is_judged() -> None:
+    folders = {"traces": ("traces/*.py", "segments/*.py"), "histories": ("logs.py", "streams.py")}
+    for where, patterns in folders.items():
+        sources = "".join(path.read_text("utf-8") for pattern in patterns for path in _FOLDER.glob(pattern))
+        named = {text for text in re.findall(r'"([a-z]+(?:-[a-z]+)*)"', sources) if text in RULES}
+        assert all(where in RULES[name].judged_in for name in named)
