@@ -78,7 +78,6 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             new().send(1, "a").set_up(on=2).send(1, "a", on=2).ack(1, 18, on=2).read(0, "a a"),
             History().set_up().send(1, "a").ack(1, 9).send(2, "b").ack(2, 27).read(0, "a b b"),
             later().change("described", offset=100).send(8, "a").send(8, "a").ack(8, 118).read(100, "a a"),
-            new().send(1, "a").send(2, "a").ack(2, 27).read(0, "a a a"),
             large(large(new(), L1, LARGE[:9], LARGE[9:], merged=None), L2, LARGE, merged=26).read(0, "large large"),
         ],
         [
@@ -88,6 +87,7 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             large(large(new(), L1, LARGE, merged=13), L2, LARGE, merged=26).read(0, "large large"),
         ],
         [
+            new().send(1, "a").send(2, "a").ack(2, 27).read(0, "a a a"),
             later().send(8, "a").ack(8, 118).read(100, b"").read(0, "x a a"),
             History().set_up().send(2, "a b").ack(2, 36).read(0, "a b a b"),
         ],
@@ -152,6 +152,8 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             new().send(1, "a").send(2, "b").read(0, "a b"),
         ],
         [
+            new().read(0, "a"),
+            new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 27).read(0, "a x b"),
             History().read(0, "a b"),
             History().set_up().send(1, "ab").send(2, "cd").ack(2, 30).read(0, "ab xx cd"),
             later().send(8, "a").ack(8, 109).read(50, "b"),
