@@ -282,3 +282,15 @@ def test_a_rule_is_broken_alone_kept_or_open(rule: str) -> None:
         rules, unknown = history.verdicts()
         assert not rules, f"undecided {number}"
         assert unknown, f"undecided {number}"
+
+
+def test_a_segment_that_may_have_been_deleted_begins_again() -> None:
+    """Its deletion is confirmed, fails, or is not answered; an unrecorded peer creates it again."""
+    for steps in (("deleting", "deleted"), ("deleting", "not deleted"), ("deleting",)):
+        history = new().change("created").send(1, "a").ack(1, 9).send(2, "b").ack(2, 18)
+        for step in steps:
+            history.change(step)
+        history.set_up(on=2, writer="v").send(1, "x", "v", on=2).ack(1, 9, "v", on=2).read(0, "x")
+        assert history.verdicts() == (set(), {"lost-write"}), steps
+    again = new().change("deleted").change("created").set_up().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18)
+    assert again.read(0, "a x").verdicts()[0] == {"garbage-read"}
