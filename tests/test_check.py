@@ -2,16 +2,17 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
 
-from segstore.check import check, records_of, reduced
+from segstore.check import _known, check, records_of, reduced
 from segstore.cli import main
 from segstore.traces import TraceFile, write_trace
-from segstore.wire.history import RULES, judge
+from segstore.wire.history import RULES, Broken, Key, Place, Verdicts, judge
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind
 from tests.wire.history.support import lines_of
 
@@ -64,6 +65,10 @@ def test_behind_a_part_that_cannot_be_read_nothing_is_certain(tmp_path: Path) ->
     report = check([path])
     assert not report.broken
     assert report.verdicts.unknown["frames-only", "parts of the recording could not be read"] == 1
+    whole = with_loose_bytes(tmp_path / "whole.jsonl")
+    shared = Broken("gap", Key("segment", "s"), (Place(str(whole), 0, 0, 1, 1),), "")
+    assert [verdict.rule for verdict in check([path, whole]).broken] == ["frames-only"]
+    assert _known(Verdicts([shared], Counter(), 1), {str(path)}).broken == []
     assert run(path)[0] == 1
 
 
