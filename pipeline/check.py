@@ -69,21 +69,27 @@ _Placed = tuple[Place, Finding]
 """A finding, after the place of the record that shows it, by which the findings of a key are sorted."""
 _DIRECTIONS: Final = {direction.name.lower(): direction for direction in Direction}
 _KINDS: Final = {kind.name.lower(): kind for kind in RecordKind}
+_IS_UNKNOWN: Final = """judged.unknown IS NULL AND files.number > 0
+  AND (judged.kind <> 'connection' OR damaged.file IS NOT NULL)"""
 _NULL: Final = ", ".join(
-    f"CASE WHEN damaged.file IS NULL THEN judged.{name} END AS {name}" for name in VERDICTS.names[4:-1]
+    f"CASE WHEN {_IS_UNKNOWN} THEN NULL ELSE judged.{name} END AS {name}" for name in VERDICTS.names[4:-1]
 )
+_DAMAGED: Final = """SELECT skipped.file
+  FROM (SELECT file, min(block) AS first FROM {rows} WHERE kind = 'skipped' GROUP BY file) AS skipped
+  JOIN (SELECT file, max(block) AS last FROM {rows} WHERE kind <> 'skipped' GROUP BY file) AS read
+  ON skipped.file = read.file AND skipped.first < read.last"""
 _KNOWN: Final = f"""
 SELECT judged.rule, judged.kind, judged.name,
-  CASE WHEN damaged.file IS NULL THEN judged.text ELSE '{UNREAD}' END AS text, {_NULL},
-  CASE WHEN damaged.file IS NULL THEN judged.unknown ELSE 1 END AS unknown
-FROM {{judged}} AS judged LEFT JOIN (
-  SELECT skipped.file
-  FROM (SELECT file, min(block) AS first FROM {{rows}} WHERE kind = 'skipped' GROUP BY file) AS skipped
-  JOIN (SELECT file, max(block) AS last FROM {{rows}} WHERE kind <> 'skipped' GROUP BY file) AS read
-  ON skipped.file = read.file AND skipped.first < read.last) AS damaged
-ON judged.file = damaged.file
+  CASE WHEN {_IS_UNKNOWN} THEN '{UNREAD}' ELSE judged.text END AS text, {_NULL},
+  CASE WHEN {_IS_UNKNOWN} THEN 1 ELSE judged.unknown END AS unknown
+FROM {{judged}} AS judged
+CROSS JOIN (SELECT count(*) AS number FROM ({_DAMAGED}) AS listed) AS files
+LEFT JOIN ({_DAMAGED}) AS damaged ON judged.file = damaged.file
 """
-"""Verdicts on files with records behind a part that could not be read are unknown, as in `segstore.check`."""
+"""Verdicts that records behind an unreadable part may explain are unknown, as in `segstore.check`."""
+_MONOTONE: Final = """max(ts_ns) OVER (
+  PARTITION BY file ORDER BY block, record ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS ts_ns"""
+"""The latest time up to a record: a clock that was set back does not change the order of a file."""
 _LAST: Final = (1 << 63) - 1
 _AT_ONCE: Final = 4096
 _BYTES_AT_ONCE: Final = 4 << 20
@@ -99,7 +105,8 @@ def verdicts(rows: Table) -> Table:
         if name not in rows.columns:
             raise ColumnError(f"the column {name!r} is missing, a check needs {', '.join(CHECKED)}", name)
     engine = engine_of(rows)
-    records = f"SELECT {', '.join(CHECKED)} FROM {{rows}} WHERE kind <> 'skipped'"
+    columns = ", ".join(_MONOTONE if name == "ts_ns" else name for name in CHECKED)
+    records = f"SELECT {columns} FROM {{rows}} WHERE kind <> 'skipped'"
     facts = engine.mapped(engine.statement(records, rows=rows), _facts, _FACTS, PLACE[:2], PLACE)
     judged = engine.mapped(facts, _verdicts, VERDICTS, _FACTS.names[:2], _FACTS.names[:-1])
     return engine.statement(_KNOWN, rows=rows, judged=judged)

@@ -30,7 +30,20 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree
 
-from segstore.wire.history import RULES, UNREAD, Acked, Broken, Fact, Judge, Place, Sent, Verdicts, judge, read_history
+from segstore.wire.history import (
+    RULES,
+    UNREAD,
+    Acked,
+    Broken,
+    Fact,
+    Judge,
+    Place,
+    Sent,
+    Verdicts,
+    judge,
+    read_history,
+    timed,
+)
 from segstore.wire.printable import printable
 from segstore.wire.trace import Direction, Record
 
@@ -169,10 +182,17 @@ def check(paths: Sequence[str | Path]) -> Report:
 
 
 def _known(verdicts: Verdicts, damaged: Collection[str]) -> Verdicts:
-    """Returns verdicts on damaged files as unknown: the records that are missing may explain what was seen."""
-    broken = [verdict for verdict in verdicts.broken if verdict.places[-1].file not in damaged]
-    doubtful = (verdict.rule for verdict in verdicts.broken if verdict.places[-1].file in damaged)
-    unknown = verdicts.unknown + Counter((rule, UNREAD) for rule in doubtful)
+    """Returns verdicts that missing records may explain as unknown.
+
+    Missing records concern the connections of a damaged file, and all keys that files share.
+    """
+    broken, unknown = [], Counter(verdicts.unknown)
+    for verdict in verdicts.broken:
+        is_known = not damaged or (verdict.key.kind == "connection" and verdict.places[-1].file not in damaged)
+        if is_known:
+            broken.append(verdict)
+        else:
+            unknown[verdict.rule, UNREAD] += 1
     return Verdicts(broken, unknown, verdicts.records)
 
 
@@ -304,12 +324,18 @@ def _time(placed: Placed) -> int:
     return placed[0].time_ns
 
 
+def _position(placed: Placed) -> tuple[int, int]:
+    return placed[0].block, placed[0].record
+
+
 def _of_piece(piece: FileRange, skipped: list[str], damaged: set[str]) -> Iterator[Placed]:
     from segstore.pipeline.trace.files import Skipped
     from segstore.pipeline.trace.reading import read_piece
 
     records = _located(piece, skipped, damaged, Skipped, read_piece)
-    return iter(sorted(records, key=_time)) if piece.form == "packets" else records
+    if piece.form == "packets":
+        records = iter(sorted(records, key=_position))
+    return timed(records)
 
 
 def _located(

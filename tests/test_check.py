@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from segstore.check import Report, check, records_of, reduced
+from segstore.check import Report, _known, check, records_of, reduced
 from segstore.cli import main
 from segstore.traces import TraceFile, write_trace
 from segstore.wire.history import RULES, Broken, Key, Place, Verdicts, judge
@@ -77,6 +77,10 @@ def test_behind_a_part_that_cannot_be_read_nothing_is_certain(tmp_path: Path) ->
     assert run(path, "--junit", tmp_path / "junit.xml")[0] == 1
     suite = ElementTree.parse(tmp_path / "junit.xml").getroot()
     assert (len(suite), suite.get("errors"), len(suite.findall("*/error"))) == (len(RULES) + 1, "1", 1)
+    whole = with_loose_bytes(tmp_path / "whole.jsonl")
+    shared = Broken("gap", Key("segment", "s"), (Place(str(whole), 0, 0, 1, 1),), "")
+    assert [verdict.rule for verdict in check([path, whole]).broken] == ["frames-only"]
+    assert _known(Verdicts([shared], Counter(), 1), {str(path)}).broken == []
 
 
 def test_large_traces_are_judged_in_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -46,15 +47,26 @@ def checked_files(folder: Path) -> list[str]:
     lines = loose.read_text().splitlines()
     damaged = folder / "damaged.jsonl"
     damaged.write_text("\n".join([lines[0], "nonsense", *lines[1:]]))
-    return [str(loose), str(damaged), *sorted(map(str, FIXTURES.glob("*.jsonl")))]
+    return [str(damaged), *whole_files(folder)]
+
+
+def whole_files(folder: Path) -> list[str]:
+    """Returns traces without damage: one breaks a rule, the clock of one is set back."""
+    loose = with_loose_bytes(folder / "loose.jsonl")
+    lines = (FIXTURES / "seal.jsonl").read_text().splitlines()
+    half = len(lines) // 2
+    late = (re.sub(r'"at_ns": (\d+)', lambda at: f'"at_ns": {int(at[1]) + 10**12}', line) for line in lines[1:half])
+    (folder / "set_back.jsonl").write_text("\n".join([lines[0], *late, *lines[half:]]))
+    return [str(loose), str(folder / "set_back.jsonl"), *sorted(map(str, FIXTURES.glob("*.jsonl")))]
 
 
 def test_on_this_machine(tmp_path: Path) -> None:
     files = checked_files(tmp_path)
-    report = check(files)
+    whole, report = check(whole_files(tmp_path)), check(files)
     assert report.broken
     (tmp_path / "work").mkdir()
     with LocalEngine(tmp_path / "work", 0) as engine:
         compare(engine.rows(verdicts(engine.read(files, CHECKED))), report)
+        compare(engine.rows(verdicts(engine.read(whole_files(tmp_path), CHECKED))), whole)
         with pytest.raises(ColumnError, match="frame"):
             verdicts(engine.read(files, CHECKED[:-1]))

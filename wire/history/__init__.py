@@ -4,7 +4,18 @@ Sans I/O. Rules are folds over the facts of one key; see `segstore.wire.history.
 """
 
 from segstore.wire.history.facts import Acked, Broken, Fact, Finding, Key, Open, Place, Sent
-from segstore.wire.history.judge import FOLDS, UNREAD, Judge, Verdicts, first_fold, first_key, in_order, judge, placed
+from segstore.wire.history.judge import (
+    FOLDS,
+    UNREAD,
+    Judge,
+    Verdicts,
+    first_fold,
+    first_key,
+    in_order,
+    judge,
+    placed,
+    timed,
+)
 from segstore.wire.history.lines import OPERATIONS, HistoryError, read_history
 from segstore.wire.history.rules import RULES, HistoryRule
 
@@ -31,4 +42,5 @@ __all__ = [
     "judge",
     "placed",
     "read_history",
+    "timed",
 ]

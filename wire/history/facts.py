@@ -131,7 +131,8 @@ class Read(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """A change of a segment that was carried out. what: created, sealed, deleted, truncated, merged, described.
+    """A change of a segment that was applied. what: created, sealed, deleted, truncated, merged, described; deleting
+    when a deletion is requested, not deleted when it fails.
 
     offset: of a truncation its offset, of a merge or a description the length afterwards, else -1. source: the merged
     segment. start: the first offset of a described segment. is_sealed: of a described segment. asked: the request.
@@ -147,7 +148,7 @@ class Changed(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A request of this kind whose reply was never seen: it may have been carried out. source: of a merge."""
+    """A request without a reply: it may have been applied. what: truncated, merged. source: of a merge."""
 
     segment: str
     what: str
@@ -166,7 +167,7 @@ class Operation(NamedTuple):
     or read (None: there is none, or it was not read). expected: the version that a put or remove names, or the value
     that a set names; None for no condition, `NOT_EXISTS` if there must be no key, "" if there must be no value.
     version: that the store assigned or returned; `NOT_EXISTS` if it said that there is no key. outcome: "ok", "refused"
-    (the condition failed), "unknown" (it may or may not have been carried out). invoked: the place of the request, the
+    (the condition failed), "unknown" (it may or may not have been applied). invoked: the place of the request, the
     fact's place is the reply's. register: its name in its table or segment.
     """
 

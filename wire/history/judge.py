@@ -12,6 +12,7 @@ each key over facts in the order of `in_order`; the verdicts are the same.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
@@ -174,5 +175,18 @@ def judge(records: Iterable[tuple[Place, Record]]) -> Verdicts:
 
 def placed(records: Iterable[Record], file: str = "") -> Iterator[tuple[Place, Record]]:
     """Yields records with their places, for records that come from no file: the block is 0."""
-    for number, record in enumerate(records):
-        yield Place(file, 0, number, record.connection, record.ts_ns), record
+    yield from timed(
+        (Place(file, 0, number, record.connection, record.ts_ns), record) for number, record in enumerate(records)
+    )
+
+
+def timed(records: Iterable[tuple[Place, Record]]) -> Iterator[tuple[Place, Record]]:
+    """Yields the records of one file, in its order, with times that never decrease: a clock may be set back."""
+    latest = -sys.maxsize
+    for pair in records:
+        time = pair[0][4]
+        if time >= latest:
+            latest = time
+            yield pair
+        else:
+            yield pair[0]._replace(time_ns=latest), pair[1]

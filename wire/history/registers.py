@@ -6,7 +6,7 @@ register names the fewest operations that still have no such order.
 
 Invariants: what a client that was not recorded may have written explains a read, and is counted as open; so does the
 content when the recording began. A table that is deleted or created again starts new histories; an update that runs at
-that time may belong to either. Memory grows with the operations: each about 500 bytes.
+that time may belong to either. The times of one file alone are compared: another file may have another clock. Memory grows with the operations: each about 500 bytes.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from segstore.wire.history.facts import Broken, Fact, Key, Open, Operation, Plac
 from segstore.wire.history.linearizable import ABSENT, OTHER, UNKNOWN, Step, is_linearizable
 
 FOREIGN: Final = "no recorded request wrote a content that was found"
+TWO_CLOCKS: Final = "two files may have two clocks"
+MAYBE_DELETED: Final = "a deletion was not answered"
 CUT_OFF: Final = "the search for an order of the operations was cut off"
 MOST_TRIALS: Final = 500
 _SHOWN: Final = 6
@@ -63,37 +65,68 @@ class _History:
     registers: dict[str, list[_Done]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _File:
+    """The operations that one file has. maybe_deleted: the times of deletions without a reply."""
+
+    histories: list[_History]
+    unknown: dict[str, list[_Done]] = field(default_factory=dict)
+    maybe_deleted: list[int] = field(default_factory=list)
+
+
 class RegisterFold:
     """Judges the registers of a table, of a segment, or one register of a history."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
-        self._histories = [_History(-inf, UNKNOWN)]
-        self._unknown: dict[str, list[_Done]] = {}
+        self._files: dict[str, _File] = {}
 
     def see(self, fact: Fact) -> Iterator[Broken | Open]:
         """Takes the next operation."""
-        operation, last = fact.value, self._histories[-1]
-        if operation.what in ("created", "deleted"):
+        file = self._files.setdefault(fact.place.file, _File([_History(-inf, UNKNOWN)]))
+        operation, last = fact.value, file.histories[-1]
+        if operation.what == "deleted" and operation.outcome == "unknown":
+            file.maybe_deleted.append(operation.invoked.time_ns)
+        elif operation.what in ("created", "deleted"):
             last.until = fact.place.time_ns
-            self._histories.append(_History(last.until, ABSENT if operation.what == "created" else UNKNOWN))
+            file.histories.append(_History(last.until, ABSENT if operation.what == "created" else UNKNOWN))
         elif operation.outcome == "unknown" or operation.invoked.time_ns <= last.since:
             if operation.what != "read" and operation.outcome != "refused":
                 unknown = operation._replace(outcome="unknown", version=None)
-                self._unknown.setdefault(operation.register, []).append(_Done(unknown, fact.place))
+                file.unknown.setdefault(operation.register, []).append(_Done(unknown, fact.place))
         else:
             last.registers.setdefault(operation.register, []).append(_Done(operation, fact.place))
         return iter(())
 
     def end(self) -> Iterator[Broken | Open]:
-        """Judges all registers."""
-        for history in self._histories:
-            for register, operations in history.registers.items():
-                unknown = [done for done in self._unknown.get(register, ()) if done.start <= history.until]
-                yield from self._judge(f"{self.key.name} {register}".strip(), operations, unknown, history.initial)
+        """Judges all registers; of several files each for itself, the others as foreign clients."""
+        is_one = len(self._files) == 1
+        if not is_one:
+            yield Open("not-linearizable", self.key, TWO_CLOCKS)
+            if any(len(file.histories) > 1 or file.maybe_deleted for file in self._files.values()):
+                return
+        for file in self._files.values():
+            for history in file.histories:
+                yield from self._history(file, history, is_one=is_one)
+
+    def _history(self, file: _File, history: _History, *, is_one: bool) -> Iterator[Broken | Open]:
+        deleted = min((time for time in file.maybe_deleted if history.since <= time <= history.until), default=inf)
+        if deleted < inf:
+            yield Open("not-linearizable", self.key, MAYBE_DELETED)
+        for register, done in history.registers.items():
+            operations = [each for each in done if each.end < deleted]
+            unknown = [each for each in file.unknown.get(register, ()) if each.start <= history.until]
+            unknown += (
+                _Done(each.value._replace(outcome="unknown", version=None), each.place)
+                for each in _updates(done)
+                if each.start <= deleted <= each.end
+            )
+            if operations:
+                name = f"{self.key.name} {register}".strip()
+                yield from self._judge(name, operations, unknown, history.initial, is_one=is_one)
 
     def _judge(
-        self, register: str, operations: list[_Done], unknown: list[_Done], initial: Any
+        self, register: str, operations: list[_Done], unknown: list[_Done], initial: Any, *, is_one: bool
     ) -> Iterator[Broken | Open]:
         versions = all(
             done.value.version is not None
@@ -101,8 +134,9 @@ class RegisterFold:
             if done.value.outcome == "ok" and (done.value.what == "put" or done.value.what == "read")
         ) and all(done.value.what != "set" for done in operations)
         others = _others_write(operations, unknown, initial, versions=versions)
-        if others:
+        if others and is_one:
             yield Open("not-linearizable", self.key, FOREIGN)
+        others = others or not is_one
         verdict = None
         if versions:
             verdict = self._version_backwards(register, operations) or self._other_value(register, operations)

@@ -24,6 +24,11 @@ def test_a_record_belongs_to_its_connection_or_to_the_calls_of_its_file() -> Non
     assert {type(first_fold(key)).__name__ for key in keys} == {"ConnectionFold", "CallsFold"}
 
 
+def test_a_clock_that_is_set_back_keeps_the_order_of_its_file() -> None:
+    set_back = (record._replace(ts_ns=9 - number) for number, record in enumerate(records()))
+    assert {place.time_ns for place, _ in placed(set_back)} == {9}
+
+
 def test_verdicts_come_in_the_order_of_their_last_records() -> None:
     verdicts = judge(placed(records()))
     assert verdicts.records == 6

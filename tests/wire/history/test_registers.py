@@ -12,7 +12,7 @@ from segstore.wire.commands import NOT_EXISTS
 from segstore.wire.history import Fact, Judge, Key, Place, Verdicts
 from segstore.wire.history.facts import Operation
 from segstore.wire.history.linearizable import MOST_STATES
-from segstore.wire.history.registers import CUT_OFF, FOREIGN
+from segstore.wire.history.registers import CUT_OFF, FOREIGN, MAYBE_DELETED, TWO_CLOCKS
 
 GONE = NOT_EXISTS
 Row = tuple[Any, ...]
@@ -116,6 +116,19 @@ def test_a_right_history_breaks_no_rule() -> None:
 def test_what_another_client_may_have_written_stays_open() -> None:
     for name, rows in OPEN:
         assert judged(rows)[:2] == ([], {("not-linearizable", FOREIGN): 1}), name
+
+
+def test_a_deletion_without_a_reply_begins_an_unknown_history() -> None:
+    verdicts = judged([(1, 2, "put", 40), (3, 3, "deleted?"), (5, 6, "put", 20)])
+    assert verdicts[:2] == ([], {("not-linearizable", MAYBE_DELETED): 1})
+
+
+def test_the_times_of_two_files_are_not_compared() -> None:
+    judge = Judge()
+    for row, fact in enumerate(facts([(1, 2, "put", 40), (3, 4, "put", 20)])):
+        place, invoked = (place._replace(file=f"{row}") for place in (fact.place, fact.value.invoked))
+        judge.fact(fact._replace(place=place, value=fact.value._replace(invoked=invoked)))
+    assert judge.end()[:2] == ([], {("not-linearizable", TWO_CLOCKS): 1})
 
 
 def test_a_version_has_one_value() -> None:

@@ -11,7 +11,7 @@ Not judged here: whether a reader skips or goes back. A connection may serve sev
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from segstore.wire.history.facts import (
     Acked,
@@ -35,6 +35,7 @@ from segstore.wire.history.segments.written import NONE, Link, Written
 
 Findings = Sequence[Broken]
 _NOTHING: Final[Findings] = ()
+DELETED: Final = "the segment may have been deleted in between"
 
 
 class SegmentFold:
@@ -45,6 +46,10 @@ class SegmentFold:
 
     def __init__(self, key: Key) -> None:
         self.key = key
+        self._since: Place | None = None
+        """Of the segment's last deletion or creation again: earlier requests concern the segment before."""
+        self._deletions = 0
+        """Number of deletions that wait for their reply: until then it is not known which segment a request meets."""
         self._start()
 
     def _start(self) -> None:
@@ -55,6 +60,8 @@ class SegmentFold:
         """Takes the next fact."""
         _, place, value = fact
         kind = type(value)
+        if self._since is not None and kind is not Changed and self._may_be_earlier(place, value):
+            return [Open("lost-write", self.key, DELETED)] if kind is Acked else _NOTHING
         if kind is Sent:
             return self._sent(place, value)
         if kind is Acked:
@@ -74,6 +81,11 @@ class SegmentFold:
         elif kind is Lost:
             self._lost(value)
         return _NOTHING
+
+    def _may_be_earlier(self, place: Place, value: Any) -> bool:
+        """Whether a request may concern the segment before its deletion."""
+        asked = getattr(value, "asked", place)
+        return self._deletions > 0 or asked is None or self._since is None or not is_before(self._since, asked)
 
     def end(self) -> Iterable[Broken | Open]:
         """Yields what only the whole history shows."""
@@ -285,10 +297,22 @@ class SegmentFold:
         return _NOTHING
 
     def _changed(self, place: Place, changed: Changed) -> Iterable[Broken | Open]:
+        if changed.segment == self.key.name:
+            match changed.what:
+                case "created":
+                    return self._created(place)
+                case "deleting":
+                    self._deletions += 1
+                    return self._again(place)
+                case "deleted" | "not deleted":
+                    self._deletions = max(0, self._deletions - 1)
+                    return self._again(place)
+        if self._since is not None and self._may_be_earlier(place, changed):
+            return _NOTHING
         segment = self._segment(changed.segment)
         match changed.what:
             case "created":
-                return self._created(segment)
+                segment.is_created = True
             case "sealed":
                 segment.sealed = segment.sealed or place
             case "deleted":
@@ -302,14 +326,20 @@ class SegmentFold:
                 return self._described(segment, place, changed)
         return _NOTHING
 
-    def _created(self, segment: SegmentState) -> Iterable[Broken | Open]:
+    def _created(self, place: Place) -> Iterable[Broken | Open]:
         """A segment that is created again under its name begins from scratch."""
-        broken: list[Broken | Open] = []
-        if segment.name == self.key.name and (segment.is_created or segment.deleted is not None):
-            broken += self.end()
-            self._start()
-            segment = self._segment(segment.name)
-        segment.is_created = True
+        segment = self._segments.get(self.key.name)
+        is_again = self._since is not None or (segment is not None and segment.is_created)
+        broken: Iterable[Broken | Open] = self._again(place) if is_again else _NOTHING
+        self._deletions = 0
+        self._segment(self.key.name).is_created = True
+        return broken
+
+    def _again(self, place: Place) -> list[Broken | Open]:
+        """Judges the segment so far, and begins an unknown history."""
+        broken = list(self.end())
+        self._since = place
+        self._start()
         return broken
 
     def _merged(self, segment: SegmentState, place: Place, changed: Changed) -> Findings:

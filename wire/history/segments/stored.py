@@ -7,8 +7,7 @@ An event lies at or behind the length that the segment was known to have when it
 which it was acknowledged. It is missing only if that range was read without a hole.
 
 Foreign events in a segment, and equal events of writers that were not recorded, must not count against anybody. Most
-rules therefore ask whether the recording is complete: the segment's creation was recorded, or the sizes of all appends
-and merges add up to its length.
+rules therefore ask whether the recording is complete: the sizes of all appends and merges add up to its length.
 """
 
 from __future__ import annotations
@@ -175,17 +174,18 @@ class _Comparison:
             return -1, False
         if any((part.is_committed or part.lost_merges) and part.size <= 0 for part in self._parts):
             return -1, False
-        if segment.is_created:
-            return 0, True
         starts = [start for written in segment.writers.values() for start in written.first_start]
         starts += [part.merged_at[0][0] - part.size for part in self._parts if part.merged_at]
+        if segment.is_created:
+            starts = [0]
         if not starts:
             return -1, False
         base = max(min(starts), 0)
         size = sum(self._size_behind(source, base) for source in self._sources)
         size += sum(part.size for part in self._parts if part.is_committed or self._is_found(part))
         is_behind = base == 0 or all(start >= base for start in self._starts)
-        return base, is_behind and segment.length - base == size
+        is_all = segment.length <= size if segment.is_created else segment.length - base == size
+        return base, is_behind and is_all
 
     def _size_behind(self, source: _Source, base: int) -> int:
         """Returns the bytes of a writer that are stored, by acknowledgements or reads, at or behind an offset."""

@@ -22,6 +22,7 @@ from segstore.wire.commands import (
     ConditionalAppend,
     ConditionalBlockEnd,
     DataAppended,
+    DeleteSegment,
     SetupAppend,
 )
 from segstore.wire.errors import WireError
@@ -41,7 +42,7 @@ from segstore.wire.history.facts import (
 from segstore.wire.history.traces.group_facts import OF_GROUPS, assignments
 from segstore.wire.history.traces.protocol import ProtocolCheck
 from segstore.wire.history.traces.register_facts import OF_REGISTERS, UNANSWERED_REGISTERS
-from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, UNANSWERED_SEGMENTS
+from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, UNANSWERED_SEGMENTS, deleting
 from segstore.wire.protocol import Requests
 from segstore.wire.schema import Command
 from segstore.wire.trace import Direction, Record, RecordKind, unpack_data
@@ -129,7 +130,7 @@ class ConnectionFold:
             if kind is SetupAppend and command.writer_id.int not in self._writers:
                 self._add_writer(command.writer_id, command.segment)  # appends may follow before the reply
             self._requests.add(command, waiting)
-            return findings
+            return (*findings, *deleting(waiting)) if kind is DeleteSegment else findings
         block, self._block = self._block, None
         writer = self._writers.get(command.writer_id.int)
         if writer is None:

@@ -182,6 +182,10 @@ def _segment_deleted(place: Place, request: Waiting, reply: Command) -> Iterator
     yield from _whole(SegmentDeleted, "deleted")(place, request, reply)
 
 
+def _maybe_deleted(request: Waiting) -> Iterator[Fact]:
+    yield _fact(request.place, request, request.command.segment, "", "deleted", "unknown")
+
+
 OF_REGISTERS: Final[dict[type[Command], Maker]] = {
     UpdateTableEntries: _updated,
     RemoveTableKeys: _updated,
@@ -198,4 +202,6 @@ UNANSWERED_REGISTERS: Final[dict[type[Command], Unanswered]] = {
     UpdateTableEntries: _unanswered_update,
     RemoveTableKeys: _unanswered_update,
     UpdateSegmentAttribute: lambda request: _attribute_set(request.place, request, "unknown"),
+    DeleteSegment: _maybe_deleted,
+    DeleteTableSegment: _maybe_deleted,
 }

@@ -58,6 +58,16 @@ def _simple(kind: type[Command], what: str) -> Maker:
     return make
 
 
+def _deleted(place: Place, request: Waiting, reply: Command) -> Iterator[Fact]:
+    what = "deleted" if isinstance(reply, SegmentDeleted) else "not deleted"
+    yield from _changed(place, request.command.segment, what, request.place)
+
+
+def deleting(request: Waiting) -> Iterator[Fact]:
+    """Yields the fact of a request to delete a segment: it may be applied from now on."""
+    yield from _changed(request.place, request.command.segment, "deleting", request.place)
+
+
 def _truncated(place: Place, request: Waiting, reply: Command) -> Iterator[Fact]:
     if isinstance(reply, SegmentTruncated):
         offset = request.command.truncation_offset
@@ -89,7 +99,7 @@ OF_SEGMENTS: Final[dict[type[Command], Maker]] = {
     CreateSegment: _simple(SegmentCreated, "created"),
     CreateTransientSegment: _simple(SegmentCreated, "created"),
     SealSegment: _simple(SegmentSealed, "sealed"),
-    DeleteSegment: _simple(SegmentDeleted, "deleted"),
+    DeleteSegment: _deleted,
     TruncateSegment: _truncated,
     MergeSegments: _merged,
     MergeSegmentsBatch: _batch_merged,
@@ -97,13 +107,9 @@ OF_SEGMENTS: Final[dict[type[Command], Maker]] = {
 }
 
 
-def _lost(what: str) -> Unanswered:
-    def make(request: Waiting) -> Iterator[Fact]:
-        segment = request.command.segment
-        offset = getattr(request.command, "truncation_offset", -1)
-        yield Fact(segment_key(segment), request.place, Lost(segment, what, offset=offset))
-
-    return make
+def _lost_truncation(request: Waiting) -> Iterator[Fact]:
+    segment, offset = request.command.segment, request.command.truncation_offset
+    yield Fact(segment_key(segment), request.place, Lost(segment, "truncated", offset=offset))
 
 
 def _lost_merge(request: Waiting) -> Iterator[Fact]:
@@ -115,9 +121,7 @@ def _lost_merge(request: Waiting) -> Iterator[Fact]:
 
 
 UNANSWERED_SEGMENTS: Final[dict[type[Command], Unanswered]] = {
-    SealSegment: _lost("sealed"),
-    DeleteSegment: _lost("deleted"),
-    TruncateSegment: _lost("truncated"),
+    TruncateSegment: _lost_truncation,
     MergeSegments: _lost_merge,
     MergeSegmentsBatch: _lost_merge,
 }

@@ -78,7 +78,6 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             new().send(1, "a").set_up(on=2).send(1, "a", on=2).ack(1, 18, on=2).read(0, "a a"),
             History().set_up().send(1, "a").ack(1, 9).send(2, "b").ack(2, 27).read(0, "a b b"),
             later().change("described", offset=100).send(8, "a").send(8, "a").ack(8, 118).read(100, "a a"),
-            new().send(1, "a").send(2, "a").ack(2, 27).read(0, "a a a"),
             large(large(new(), L1, LARGE[:9], LARGE[9:], merged=None), L2, LARGE, merged=26).read(0, "large large"),
         ],
         [
@@ -88,6 +87,7 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             large(large(new(), L1, LARGE, merged=13), L2, LARGE, merged=26).read(0, "large large"),
         ],
         [
+            new().send(1, "a").send(2, "a").ack(2, 27).read(0, "a a a"),
             later().send(8, "a").ack(8, 118).read(100, b"").read(0, "x a a"),
             History().set_up().send(2, "a b").ack(2, 36).read(0, "a b a b"),
         ],
@@ -152,6 +152,8 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             new().send(1, "a").send(2, "b").read(0, "a b"),
         ],
         [
+            new().read(0, "a"),
+            new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 27).read(0, "a x b"),
             History().read(0, "a b"),
             History().set_up().send(1, "ab").send(2, "cd").ack(2, 30).read(0, "ab xx cd"),
             later().send(8, "a").ack(8, 109).read(50, "b"),
@@ -280,3 +282,15 @@ def test_a_rule_is_broken_alone_kept_or_open(rule: str) -> None:
         rules, unknown = history.verdicts()
         assert not rules, f"undecided {number}"
         assert unknown, f"undecided {number}"
+
+
+def test_a_segment_that_may_have_been_deleted_begins_again() -> None:
+    """Its deletion is confirmed, fails, or is not answered; an unrecorded peer creates it again."""
+    for steps in (("deleting", "deleted"), ("deleting", "not deleted"), ("deleting",)):
+        history = new().change("created").send(1, "a").ack(1, 9).send(2, "b").ack(2, 18)
+        for step in steps:
+            history.change(step)
+        history.set_up(on=2, writer="v").send(1, "x", "v", on=2).ack(1, 9, "v", on=2).read(0, "x")
+        assert history.verdicts() == (set(), {"lost-write"}), steps
+    again = new().change("deleted").change("created").set_up().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18)
+    assert again.read(0, "a x").verdicts()[0] == {"garbage-read"}
