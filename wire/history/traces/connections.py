@@ -52,6 +52,8 @@ _ANSWERED: Final = {**OF_SEGMENTS, **OF_REGISTERS}
 _UNANSWERED: Final = {**UNANSWERED_SEGMENTS, **UNANSWERED_REGISTERS}
 _PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
 _HEADER_BYTES: Final = 8
+_ANY: Final = (1 << 63) - 1
+"""In place of the last number of appends that are not known."""
 UNRECORDED: Final = "the recording began after the set-up of the writer"
 _FRAME: Final = RecordKind.FRAME
 _REQUEST: Final = Direction.REQUEST
@@ -89,6 +91,8 @@ class ConnectionFold:
         self._block: AppendBlock | None = None
         self._store = store
         self._unrecorded = 0
+        self._is_framed = True
+        """Whether all requests so far form frames."""
 
     def see(self, place: Place, record: Record) -> Iterable[Finding]:
         """Takes the next record; returns facts and broken rules."""
@@ -104,7 +108,7 @@ class ConnectionFold:
             self._start(is_whole=True, store=str((unpack_data(record.data) or {}).get("store", "")))
             return before
         if kind is RecordKind.BYTES:
-            return self._check.loose_bytes(place, record)
+            return (*self._check.loose_bytes(place, record), *self._loose_bytes(place, record))
         return self._check.closed(record)
 
     def end(self) -> Iterator[Finding]:
@@ -118,6 +122,18 @@ class ConnectionFold:
         if self._unrecorded:
             yield Open("lost-write", self.key, UNRECORDED, self._unrecorded)
             self._unrecorded = 0
+
+    def _loose_bytes(self, place: Place, record: Record) -> Iterator[Fact]:
+        """Makes the appends of all writers unknown, unless the bytes are the beginning of a frame, which no store
+        executes."""
+        if record.direction is not _REQUEST:
+            return
+        data, is_first = record.data, self._is_framed
+        self._is_framed = False
+        is_cut = len(data) < _HEADER_BYTES or int.from_bytes(data[4:_HEADER_BYTES], "big") > len(data) - _HEADER_BYTES
+        if not (is_first and is_cut):
+            for writer in self._writers.values():
+                yield Fact(writer.key, place, Sent(writer.segment, writer.name, _ANY, 0, None))
 
     def _request(self, place: Place, command: Any) -> Sequence[Finding]:
         findings = self._check.request(place, command)

@@ -121,6 +121,8 @@ class ProtocolCheck:
     def end(self) -> list[Finding]:
         """Called after the last record of the connection."""
         loose, self._loose = self._loose, None
+        if loose is not None and not self._is_closed:
+            return [Open("frames-only", self._key, "the recording ended")]
         return [] if loose is None else self._loose_frame(*loose[1:])
 
     def _loose_frame(self, place: Place, size: int) -> list[Finding]:
