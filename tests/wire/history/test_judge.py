@@ -50,7 +50,7 @@ def test_facts_of_histories_are_judged_without_records() -> None:
         (
             Sent(key.name, "w", 1, 1, b"\x00\x00\x00\x00\x00\x00\x00\x01a"),
             Acked(key.name, "w", 2, 9, "", place),
-            Read(key.name, 0, b"", at_tail=True, is_end=False, asked=place, reader="r"),
+            Read(key.name, 0, b"", is_end=False, asked=place),
         )
     ):
         whole.fact(Fact(key, place._replace(record=number, time_ns=number), value))

@@ -1,10 +1,10 @@
 """Follows one connection: checks the protocol, and makes facts of its requests and replies.
 
 Appends become facts when they are sent, and when they are acknowledged or refused; other requests when they are
-answered. A request that is never answered may have been carried out: that, too, becomes a fact, at the end.
+answered. A request that is never answered may have been applied: that, too, becomes a fact, at the end.
 
 Invariants: whatever the records are, nothing is raised. Appends of a writer whose set-up was not recorded are counted.
-Memory holds the requests that wait, and the connection's writers.
+Memory holds the requests that wait, at most `MOST_WAITING`, and the connection's writers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from segstore.wire.history.facts import (
     segment_key,
 )
 from segstore.wire.history.traces.group_facts import OF_GROUPS, assignments
-from segstore.wire.history.traces.protocol import ProtocolCheck
+from segstore.wire.history.traces.protocol import MOST_WAITING, TOO_MANY, ProtocolCheck
 from segstore.wire.history.traces.register_facts import OF_REGISTERS, UNANSWERED_REGISTERS
 from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, UNANSWERED_SEGMENTS, deleting
 from segstore.wire.protocol import Requests
@@ -78,8 +78,6 @@ class _Writer:
 class ConnectionFold:
     """Follows the records of one connection, in order. key: ("connection", FILE:NUMBER)."""
 
-    kind: Final = "connection"
-
     def __init__(self, key: Key) -> None:
         self.key = key
         self._start(is_whole=False, store="")
@@ -114,14 +112,18 @@ class ConnectionFold:
     def end(self) -> Iterator[Finding]:
         """Yields what the records leave open."""
         yield from self._check.end()
+        yield from self._unanswered()
+        if self._unrecorded:
+            yield Open("lost-write", self.key, UNRECORDED, self._unrecorded)
+            self._unrecorded = 0
+
+    def _unanswered(self) -> Iterator[Finding]:
+        """Yields facts of the requests that wait, and drops these."""
         for waiting in self._requests:
             make = _UNANSWERED.get(type(waiting.command))
             if make is not None:
                 yield from make(waiting)
         self._requests = Requests()
-        if self._unrecorded:
-            yield Open("lost-write", self.key, UNRECORDED, self._unrecorded)
-            self._unrecorded = 0
 
     def _loose_bytes(self, place: Place, record: Record) -> Iterator[Fact]:
         """Makes the appends of all writers unknown, unless the bytes are the beginning of a frame, which no store
@@ -142,6 +144,8 @@ class ConnectionFold:
             self._block = command
             return findings
         waiting = Waiting(command, place)
+        if len(self._requests) >= MOST_WAITING:
+            findings = (*findings, *self._unanswered(), Open("lost-write", self.key, TOO_MANY))
         if kind not in _APPENDS:
             if kind is SetupAppend and command.writer_id.int not in self._writers:
                 self._add_writer(command.writer_id, command.segment)  # appends may follow before the reply
@@ -188,7 +192,7 @@ class ConnectionFold:
             if failed is None:
                 return ()
             number = append.last_event_number if isinstance(append, AppendBlockEnd) else append.event_number
-            return [Fact(failed.key, place, Refused(failed.segment, failed.name, number, reply.type_name))]
+            return [Fact(failed.key, place, Refused(failed.segment, failed.name, number))]
         make = _ANSWERED.get(type(append))
         return () if make is None else make(place, request, reply)
 

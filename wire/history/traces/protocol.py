@@ -46,6 +46,7 @@ APPENDS: Final = frozenset({AppendBlockEnd, ConditionalAppend, ConditionalBlockE
 APPENDING: Final = APPENDS | {Padding, SetupAppend, AppendBlock}
 """The commands that must not occur between an append block and its end."""
 MOST_WAITING: Final = 100_000
+TOO_MANY: Final = "too many requests wait on the connection"
 _BOTH_WAYS: Final = frozenset({Hello, KeepAlive})
 _TO_STORE: Final = (
     frozenset(kind for kind in COMMANDS.values() if kind.type_name in ANSWERS) | {AppendBlock}
@@ -326,9 +327,7 @@ class ProtocolCheck:
             text = f"no request waits for {command.type_name} with request id {key}"
             self._broken("reply-without-request", place, text)
         else:
-            why = (
-                "too many requests wait on the connection" if self._dropped else "the recording began after the opening"
-            )
+            why = TOO_MANY if self._dropped else "the recording began after the opening"
             self._found.append(Open("reply-without-request", self._key, why))
 
     def _acknowledge(self, command: DataAppended) -> None:

@@ -35,7 +35,7 @@ def test_an_event_that_crosses_the_end_of_its_block_is_whole() -> None:
 
 def test_a_failed_append_and_one_whose_writer_is_not_known() -> None:
     refused = facts_of(*SET_UP, AppendBlock(WRITER, EVENT), END, SegmentIsSealed(2, SEGMENT, "", 5))[-1].value
-    assert refused == Refused(SEGMENT, str(WRITER), 5, "SEGMENT_IS_SEALED")
+    assert refused == Refused(SEGMENT, str(WRITER), 5)
     assert facts_of(AppendBlock(WRITER, EVENT), END, opened=False) == []
 
 
