@@ -119,7 +119,8 @@ class Report(NamedTuple):
         if place.file in self.histories:
             return f"{printable(place.file)}: line {place.record}"
         subject = f"connection {place.connection}" if place.connection else "the controller's calls"
-        return f"{printable(place.file)}: record {place.record} at byte {place.block}, {subject}, {place.time_ns} ns"
+        number = f"record {place.record} " if place.record else ""  # a line has one record
+        return f"{printable(place.file)}: {number}at byte {place.block}, {subject}, {place.time_ns} ns"
 
     def next_look(self, verdict: Broken) -> str:
         """Returns the command that shows what happened around a verdict."""

@@ -2,10 +2,22 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
+
 from segstore.wire import encode
-from segstore.wire.commands import AppendBlock, AppendBlockEnd, AppendSetup, DataAppended, SegmentIsSealed, SetupAppend
+from segstore.wire.commands import (
+    AppendBlock,
+    AppendBlockEnd,
+    AppendSetup,
+    DataAppended,
+    SegmentIsSealed,
+    SegmentTruncated,
+    SetupAppend,
+    TruncateSegment,
+)
 from segstore.wire.history import Fact, Key, placed
-from segstore.wire.history.facts import Acked, Refused, Sent, SetUp
+from segstore.wire.history.facts import Acked, Changed, Lost, Refused, Sent, SetUp
+from segstore.wire.history.traces import connections
 from segstore.wire.history.traces.connections import ConnectionFold
 from segstore.wire.trace import Direction, Record, RecordKind
 from tests.wire.history.traces.support import facts_of
@@ -54,3 +66,10 @@ def test_bytes_that_form_no_frame_may_hold_appends_unless_a_frame_is_cut_off() -
         findings = [finding for place, record in placed(records) for finding in fold.see(place, record)]
         facts = [finding.value for finding in findings if isinstance(finding, Fact)]
         assert [(fact.writer, fact.data) for fact in facts] == [(str(WRITER), None)] * count, datas
+
+
+def test_too_many_pending_requests_become_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST_WAITING", 2)
+    requests = (TruncateSegment(number, SEGMENT, number, "") for number in (1, 2, 3))
+    facts = facts_of(*requests, SegmentTruncated(1, SEGMENT), SegmentTruncated(3, SEGMENT))
+    assert [(type(fact.value), fact.value.offset) for fact in facts] == [(Lost, 1), (Lost, 2), (Changed, 3)]
