@@ -241,6 +241,7 @@ class ProtocolCheck:
             self._waiting.clear()
             for writer in self._writers.values():
                 writer.appends.clear()
+            self._lapsed.clear()
             self._count, self._dropped = 0, True
 
     def _set_up(self, place: Place, command: Any) -> None:
