@@ -22,7 +22,7 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from itertools import count, repeat
@@ -30,20 +30,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree
 
-from segstore.wire.history import (
-    RULES,
-    UNREAD,
-    Acked,
-    Broken,
-    Fact,
-    Judge,
-    Place,
-    Sent,
-    Verdicts,
-    judge,
-    read_history,
-    timed,
-)
+from segstore.wire.history import RULES, Acked, Broken, Fact, Judge, Place, Sent, Verdicts, judge, read_history, timed
 from segstore.wire.printable import printable
 from segstore.wire.trace import Direction, Record
 
@@ -137,7 +124,8 @@ class Report(NamedTuple):
         if place.file in self.histories:
             return f"{printable(place.file)}: line {place.record}"
         subject = f"connection {place.connection}" if place.connection else "the controller's calls"
-        return f"{printable(place.file)}: record {place.record} at byte {place.block}, {subject}, {place.time_ns} ns"
+        number = f"record {place.record} " if place.record else ""  # a line has one record
+        return f"{printable(place.file)}: {number}at byte {place.block}, {subject}, {place.time_ns} ns"
 
     def next_look(self, verdict: Broken) -> str:
         """Returns the command that shows what happened around a verdict."""
@@ -172,28 +160,13 @@ def check(paths: Sequence[str | Path]) -> Report:
     whole = Verdicts([], Counter(), 0)
     if traces := [name for name in names if name not in histories]:
         damaged: set[str] = set()
-        whole = _known(_judged(traces, skipped, damaged), damaged)
+        whole = _judged(traces, skipped, damaged).known(damaged)
     for name in histories:
         verdicts = check_history(name, skipped)
         whole = Verdicts(
             whole.broken + verdicts.broken, whole.unknown + verdicts.unknown, whole.records + verdicts.records
         )
     return Report(whole, skipped, frozenset(histories))
-
-
-def _known(verdicts: Verdicts, damaged: Collection[str]) -> Verdicts:
-    """Returns verdicts that missing records may explain as unknown.
-
-    Missing records concern the connections of a damaged file, and all keys that files share.
-    """
-    broken, unknown = [], Counter(verdicts.unknown)
-    for verdict in verdicts.broken:
-        is_known = not damaged or (verdict.key.kind == "connection" and verdict.places[-1].file not in damaged)
-        if is_known:
-            broken.append(verdict)
-        else:
-            unknown[verdict.rule, UNREAD] += 1
-    return Verdicts(broken, unknown, verdicts.records)
 
 
 def _judged(traces: Sequence[str], skipped: list[str], damaged: set[str]) -> Verdicts:

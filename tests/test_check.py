@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from segstore.check import Report, _known, check, records_of, reduced
+from segstore.check import Report, check, records_of, reduced
 from segstore.cli import main
-from segstore.traces import TraceFile, write_trace
+from segstore.traces import TraceFile, judged, write_trace
 from segstore.wire.history import RULES, Broken, Key, Place, Verdicts, judge
-from segstore.wire.trace import Direction, Metadata, Record, RecordKind
+from segstore.wire.trace import Damage, Direction, Metadata, Record, RecordKind
 from tests.wire.history.support import lines_of
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "traces"
@@ -80,7 +80,11 @@ def test_behind_a_part_that_cannot_be_read_nothing_is_certain(tmp_path: Path) ->
     whole = with_loose_bytes(tmp_path / "whole.jsonl")
     shared = Broken("gap", Key("segment", "s"), (Place(str(whole), 0, 0, 1, 1),), "")
     assert [verdict.rule for verdict in check([path, whole]).broken] == ["frames-only"]
-    assert _known(Verdicts([shared], Counter(), 1), {str(path)}).broken == []
+    assert Verdicts([shared], Counter(), 1).known({str(path)}).broken == []
+    with TraceFile(whole) as trace:
+        records = list(trace.records())
+    assert judged(records, []).broken
+    assert not judged(records, [Damage(0, 1, False, "")]).broken  # as the page and filters show it
 
 
 def test_large_traces_are_judged_in_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +134,7 @@ def test_the_fewest_exchanges_that_break_a_rule(tmp_path: Path) -> None:
     records = list(records_of([str(path)], [], set()))
     (verdict,) = check([path]).broken
     fewest = reduced(records, verdict)
-    assert len(fewest) == 1
+    assert len(fewest) == 2  # the bytes and the close
     assert [broken.rule for broken in judge(fewest).broken] == ["frames-only"]
     status, _ = run(path, "--out", tmp_path / "out")
     assert status == 1

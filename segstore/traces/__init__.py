@@ -16,7 +16,7 @@ from segstore.traces.files import (
     replacing,
     write_trace,
 )
-from segstore.traces.judging import followed, reads_verdicts
+from segstore.traces.judging import followed, judged, reads_verdicts
 from segstore.traces.recording import STANDARD_OUTPUT, Recording, capture_for, finish
 from segstore.traces.replay import Drive, diff_stores, drive
 from segstore.traces.reply_difference import ReplyDifference, report
@@ -45,6 +45,7 @@ __all__ = [
     "finish",
     "followed",
     "is_trace",
+    "judged",
     "lines",
     "make_folder",
     "reads_verdicts",

@@ -8,9 +8,10 @@ from segstore.wire.history import judge, placed
 from segstore.wire.trace import Exchanges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from segstore.wire.trace import Filter, Record
+    from segstore.wire.history import Verdicts
+    from segstore.wire.trace import Damage, Filter, Record
 
 
 def reads_verdicts(match: Filter | None) -> bool:
@@ -18,14 +19,21 @@ def reads_verdicts(match: Filter | None) -> bool:
     return match is not None and "broken" in match.names
 
 
+def judged(records: Iterable[Record], damages: Sequence[Damage]) -> Verdicts:
+    """Judges one trace as `segstore.check` does. damages: of the trace, complete once its records are read."""
+    verdicts = judge(placed(records))
+    return verdicts.known({""} if any(not damage.torn for damage in damages) else ())
+
+
 def followed(
-    records: Iterable[Record], match: Filter | None, *, follow: bool = True
+    records: Iterable[Record], match: Filter | None, *, follow: bool = True, damages: Sequence[Damage] = ()
 ) -> tuple[Iterable[Record], Exchanges]:
     """Returns the records and the `Exchanges` that takes them.
 
     If the filter names `broken`, all records are read and held in memory. follow: as of `Exchanges`.
+    damages: as of `judged`.
     """
     if not reads_verdicts(match):
         return records, Exchanges(follow=follow)
     held = list(records)
-    return held, Exchanges(follow=follow, broken=judge(placed(held)).by_record)
+    return held, Exchanges(follow=follow, broken=judged(held, damages).by_record)

@@ -16,7 +16,7 @@ from segstore.wire.trace import Direction, RecordKind
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 
-    from segstore.wire.trace import Filter, Record
+    from segstore.wire.trace import Damage, Filter, Record
 
 
 class CommandTraffic(NamedTuple):
@@ -63,7 +63,7 @@ class Statistics(NamedTuple):
         }
 
 
-def statistics(records: Iterable[Record], chosen: Filter | None = None) -> Statistics:
+def statistics(records: Iterable[Record], chosen: Filter | None = None, damages: Sequence[Damage] = ()) -> Statistics:
     """Computes the statistics of all records, or of records that match a filter; memory grows by 8 bytes per request.
 
     The latency of a request counts if it or its reply matches.
@@ -74,7 +74,7 @@ def statistics(records: Iterable[Record], chosen: Filter | None = None) -> Stati
     alive: set[int] = set()
     given_up: Counter[str] = Counter()
     connections = first = last = number = 0
-    records, exchanges = followed(records, chosen)
+    records, exchanges = followed(records, chosen, damages=damages)
     for _, seen in exchanges.settled(records):
         given_up.update(read.name for read in seen.given_up if chosen is None or chosen(read))
         if chosen is not None and not chosen(seen):

@@ -11,10 +11,10 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from segstore.server.page import trace_page
-from segstore.traces import TraceFile, replacing
+from segstore.traces import TraceFile, judged, replacing
 from segstore.view.pack import Sections, deflated, pack
 from segstore.view.schema import specification
-from segstore.wire.history import RULES, judge, placed
+from segstore.wire.history import RULES
 from segstore.wire.trace import CONTROLLER, VARYING_FIELDS, Translation, differences
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def _section(name: str, packed: bytes) -> str:
 
 
 def _packed(path: Path, advance: Callable[[int], None] | None) -> tuple[Sections, list[Damage]]:
-    with TraceFile(path) as judged, TraceFile(path) as opened, TraceFile(path) as again:
-        broken = _broken(judge(placed(judged.records(advance))))
+    with TraceFile(path) as first, TraceFile(path) as opened, TraceFile(path) as again:
+        broken = _broken(judged(first.records(advance), first.damages))
         readings = iter((opened, again))
 
         def describe() -> dict[str, Any]:

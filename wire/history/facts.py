@@ -110,24 +110,21 @@ class Acked(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """A failed append. command: the failure's type name."""
+    """A failed append."""
 
     segment: str
     writer: str
     number: int
-    command: str
 
 
 class Read(NamedTuple):
-    """Bytes that were read. asked: the place of the request. reader: who reads, such as a connection."""
+    """Bytes that were read. asked: the place of the request."""
 
     segment: str
     offset: int
     data: bytes
-    at_tail: bool
     is_end: bool
     asked: Place
-    reader: str
 
 
 class Changed(NamedTuple):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from segstore.wire.history.facts import Broken, Fact, Finding, Key, Open, Place
@@ -79,6 +79,19 @@ class Verdicts(NamedTuple):
             for place in verdict.places:
                 rules.setdefault(place.record, {})[verdict.rule] = None
         return {number: tuple(named) for number, named in rules.items()}
+
+    def known(self, damaged: Collection[str]) -> Verdicts:
+        """Returns verdicts that missing records may explain as unknown.
+
+        Missing records concern the connections of a damaged file, and all keys that files share.
+        """
+        broken, unknown = [], Counter(self.unknown)
+        for verdict in self.broken:
+            if not damaged or (verdict.key.kind == "connection" and verdict.places[-1].file not in damaged):
+                broken.append(verdict)
+            else:
+                unknown[verdict.rule, UNREAD] += 1
+        return Verdicts(broken, unknown, self.records)
 
     def joined(self, other: Verdicts) -> Verdicts:
         """Returns the verdicts of both judges, in the order of their last records."""

@@ -6,7 +6,8 @@ register names the fewest operations that still have no such order.
 
 Invariants: what a client that was not recorded may have written explains a read, and is counted as open; so does the
 content when the recording began. A table that is deleted or created again starts new histories; an update that runs at
-that time may belong to either. The times of one file alone are compared: another file may have another clock. Memory grows with the operations: each about 500 bytes.
+that time may belong to either. The times of one file alone are compared: another file may have another clock. Memory
+grows with the operations: each about 500 bytes.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class RegisterFold:
 
     def end(self) -> Iterator[Broken | Open]:
         """Judges all registers; of several files each for itself, the others as foreign clients."""
-        is_one = len(self._files) == 1
+        is_one = len(self._files) <= 1
         if not is_one:
             yield Open("not-linearizable", self.key, TWO_CLOCKS)
             if any(len(file.histories) > 1 or file.maybe_deleted for file in self._files.values()):
@@ -111,15 +112,15 @@ class RegisterFold:
 
     def _history(self, file: _File, history: _History, *, is_one: bool) -> Iterator[Broken | Open]:
         deleted = min((time for time in file.maybe_deleted if history.since <= time <= history.until), default=inf)
-        if deleted < inf:
+        if any(done[-1].end >= deleted for done in history.registers.values()):
             yield Open("not-linearizable", self.key, MAYBE_DELETED)
         for register, done in history.registers.items():
-            operations = [each for each in done if each.end < deleted]
-            unknown = [each for each in file.unknown.get(register, ()) if each.start <= history.until]
+            operations = [operation for operation in done if operation.end < deleted]
+            unknown = [update for update in file.unknown.get(register, ()) if update.start <= history.until]
             unknown += (
-                _Done(each.value._replace(outcome="unknown", version=None), each.place)
-                for each in _updates(done)
-                if each.start <= deleted <= each.end
+                _Done(update.value._replace(outcome="unknown", version=None), update.place)
+                for update in _updates(done)
+                if update.start <= deleted <= update.end
             )
             if operations:
                 name = f"{self.key.name} {register}".strip()

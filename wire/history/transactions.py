@@ -11,7 +11,7 @@ _OUTCOMES: Final = {"committing": "committed", "committed": "committed", "aborti
 
 
 class TransactionFold:
-    """Takes `Transaction` facts. A commit or abort that was accepted is an outcome, too: it is carried out later."""
+    """Takes `Transaction` facts. A commit or abort that was accepted is an outcome, too: it is applied later."""
 
     def __init__(self, key: Key) -> None:
         self.key = key

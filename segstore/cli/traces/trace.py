@@ -24,10 +24,10 @@ from segstore.cli.traces.records import ignore_option
 from segstore.cli.traces.report import report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from segstore.traces import TraceFile
-    from segstore.wire.trace import Call, Difference, Ending, Exchange, Filter, Record
+    from segstore.wire.trace import Call, Damage, Difference, Ending, Exchange, Filter, Record
 
 _LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
@@ -108,13 +108,15 @@ def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
         raise click.ClickException(f"{path}: {error.strerror or error}") from error
 
 
-def _seen(records: Iterable[Record], chosen: Filter | None, *, follow: bool = False) -> Iterator[Exchange]:
+def _seen(
+    records: Iterable[Record], chosen: Filter | None, *, follow: bool = False, damages: Sequence[Damage] = ()
+) -> Iterator[Exchange]:
     """The exchanges of records. follow: whether to pair replies with requests even if the filter does not need it."""
     from segstore.traces import followed
     from segstore.wire.trace import Exchanges
 
     needed = chosen is not None and Exchanges.needed(chosen.names)
-    records, exchanges = followed(records, chosen, follow=follow or needed)
+    records, exchanges = followed(records, chosen, follow=follow or needed, damages=damages)
     return map(exchanges.see, records)
 
 
@@ -128,17 +130,22 @@ def _endings(source: Path, chosen: Filter) -> dict[int, Ending | None] | None:
 
     if chosen.names.isdisjoint(OF_REPLIES):
         return None
-    with _reading(source, report_damage=False) as (_, records):
-        held, exchanges = followed(records, chosen)
+    with _reading(source, report_damage=False) as (opened, records):
+        held, exchanges = followed(records, chosen, damages=opened.damages)
         return {place: seen.ending for place, seen in exchanges.settled(held) if chosen(seen)}
 
 
 def _chosen(
-    records: Iterable[Record], chosen: Filter, endings: dict[int, Ending | None] | None, *, follow: bool = False
+    records: Iterable[Record],
+    chosen: Filter,
+    endings: dict[int, Ending | None] | None,
+    damages: Sequence[Damage],
+    *,
+    follow: bool = False,
 ) -> Iterator[tuple[int, Exchange, bool]]:
     """All exchanges of a trace with their places, and whether they match. Refuses a filter that none can match."""
     matched = False
-    for place, seen in enumerate(_seen(records, chosen, follow=follow)):
+    for place, seen in enumerate(_seen(records, chosen, follow=follow, damages=damages)):
         if endings is None:
             matches = chosen(seen)
         elif matches := place in endings:
@@ -199,7 +206,7 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
             records = _named(source, opened.follow(_wait))
         if form == "json" and not show_tokens:
             records = redacted(records)
-        for seen in _shown(source, records, chosen, pair=form is None, follow=follow):
+        for seen in _shown(source, records, chosen, opened.damages, pair=form is None, follow=follow):
             if form == "json":
                 echo(to_line(seen.record, seen.record.ts_ns - seen.time_ns))
                 continue
@@ -211,7 +218,13 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
 
 
 def _shown(
-    source: Path, records: Iterable[Record], chosen: Filter | None, *, pair: bool, follow: bool
+    source: Path,
+    records: Iterable[Record],
+    chosen: Filter | None,
+    damages: Sequence[Damage],
+    *,
+    pair: bool,
+    follow: bool,
 ) -> Iterator[Exchange]:
     """The exchanges to show. pair: whether replies are shown with their latency. follow: whether the trace grows."""
     from segstore.traces import followed, reads_verdicts
@@ -220,15 +233,19 @@ def _shown(
     if chosen is None:
         return _seen(records, None, follow=pair)
     if not follow and not is_pipe(str(source)):
-        return (seen for _, seen, matches in _chosen(records, chosen, _endings(source, chosen), follow=pair) if matches)
+        return (
+            seen
+            for _, seen, matches in _chosen(records, chosen, _endings(source, chosen), damages, follow=pair)
+            if matches
+        )
     if follow and reads_verdicts(chosen):
         problem = "broken: --follow shows a trace that grows, and only a complete trace is judged"
         raise click.BadParameter(problem, click.get_current_context(), param_hint=_FILTER)
     _check_possible(chosen)
     if chosen.names.isdisjoint(OF_REPLIES):
-        return filter(chosen, _seen(records, chosen, follow=pair))
-    records, exchanges = followed(records, chosen)
-    settled = exchanges.settled(records)
+        return filter(chosen, _seen(records, chosen, follow=pair, damages=damages))
+    records, following = followed(records, chosen, damages=damages)
+    settled = following.settled(records)
     return (seen for _, seen in (settled if follow else sorted(settled, key=itemgetter(0))) if chosen(seen))
 
 
@@ -296,7 +313,7 @@ def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
     from segstore.traces import lines, statistics
 
     with _reading(source) as (opened, records):
-        counted = statistics(records, chosen)
+        counted = statistics(records, chosen, opened.damages)
     if chosen is not None and not counted.traffic:
         _check_possible(chosen)
     if as_json:
@@ -465,12 +482,12 @@ def filter_(
     companions, endings = Companions(), _endings(source, chosen)
     if not only:  # read twice: whether a Hello stays is known only after it, and the order is kept
         with _reading(source, report_damage=False) as (opened, records):
-            for _, seen, matches in _chosen(records, chosen, endings):
+            for _, seen, matches in _chosen(records, chosen, endings, opened.damages):
                 companions.see(seen, chosen=matches)
     with _reading(source) as (opened, records):
         fitting = (
             seen.record
-            for place, seen, matches in _chosen(records, chosen, endings, follow=with_replies)
+            for place, seen, matches in _chosen(records, chosen, endings, opened.damages, follow=with_replies)
             if matches or place in companions.places or (with_replies and any(map(chosen, seen.answers)))
         )
         count = _write(target, opened, redacted(fitting) if redact else fitting, compress)

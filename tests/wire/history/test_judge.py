@@ -14,6 +14,7 @@ def records() -> Iterator[Record]:
         yield Record(connection, connection, Direction.REQUEST, RecordKind.OPEN, b"{}")
         yield Record(connection, connection, Direction.REQUEST, RecordKind.FRAME, encode(Hello(17, 5)))
     yield Record(9, 2, Direction.REQUEST, RecordKind.BYTES, b"\x00")
+    yield Record(9, 2, Direction.REQUEST, RecordKind.CLOSE, b"{}")
     yield Record(9, 0, Direction.REQUEST, RecordKind.CALL, b"no call")
 
 
@@ -31,9 +32,14 @@ def test_a_clock_that_is_set_back_keeps_the_order_of_its_file() -> None:
 
 def test_verdicts_come_in_the_order_of_their_last_records() -> None:
     verdicts = judge(placed(records()))
-    assert verdicts.records == 6
+    assert verdicts.records == 7
     assert [verdict.rule for verdict in verdicts.broken] == ["frames-only"]
     assert list(verdicts.by_rule) == ["frames-only"]
+
+
+def test_a_recording_may_stop_in_the_middle_of_a_frame() -> None:
+    verdicts = judge(placed(record for record in records() if record.kind is not RecordKind.CLOSE))
+    assert verdicts[:2] == ([], {("frames-only", "the recording ended"): 1})
 
 
 def test_facts_of_histories_are_judged_without_records() -> None:
@@ -44,7 +50,7 @@ def test_facts_of_histories_are_judged_without_records() -> None:
         (
             Sent(key.name, "w", 1, 1, b"\x00\x00\x00\x00\x00\x00\x00\x01a"),
             Acked(key.name, "w", 2, 9, "", place),
-            Read(key.name, 0, b"", at_tail=True, is_end=False, asked=place, reader="r"),
+            Read(key.name, 0, b"", is_end=False, asked=place),
         )
     ):
         whole.fact(Fact(key, place._replace(record=number, time_ns=number), value))

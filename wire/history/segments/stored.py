@@ -6,7 +6,7 @@ by the offsets at which they can lie, or else only counted.
 An event lies at or behind the length that the segment was known to have when it was sent, and before the length with
 which it was acknowledged. It is missing only if that range was read without a hole.
 
-Foreign events in a segment, and equal events of writers that were not recorded, must not count against anybody. Most
+Foreign events in a segment, and equal events of writers that were not recorded, must not count as errors. Most
 rules therefore ask whether the recording is complete: the sizes of all appends and merges add up to its length.
 """
 
@@ -187,6 +187,10 @@ class _Comparison:
         is_all = segment.length <= size if segment.is_created else segment.length - base == size
         return base, is_behind and is_all
 
+    def _is_familiar(self) -> bool:
+        """Whether all events that were read from the beginning were recorded when they were sent."""
+        return self._is_complete or (self._base == 0 and not self._unknown and self._starts[:1] == [0])
+
     def _size_behind(self, source: _Source, base: int) -> int:
         """Returns the bytes of a writer that are stored, by acknowledgements or reads, at or behind an offset."""
         if source.part is not None:
@@ -307,8 +311,7 @@ class _Comparison:
         """Takes an event that was sent once and read at several offsets."""
         source = self._source(index)
         number = None if source.is_large else source.written.numbers[index - source.base]
-        is_whole = self._is_complete or (self._base == 0 and not self._unknown and self._starts[:1] == [0])
-        if is_whole or number in source.written.resent:
+        if self._is_familiar() or number in source.written.resent:
             read = self._read(offsets[-1])
             name = self._name(index)
             text = f"{name} was stored {len(offsets)} times, at offsets {', '.join(map(str, offsets[:5]))}"
@@ -549,7 +552,7 @@ class _Comparison:
             return
         read = min((self._read(offset) for offset in offsets), key=lambda place: place.time_ns)
         if is_before(read, begin):
-            if self._is_complete:
+            if self._is_familiar():
                 text = f"an event of {part.name} was read before its commit began"
                 yield Broken("precommitted-read", self._key, (read, begin), text)
             else:
@@ -634,5 +637,5 @@ class _Comparison:
         for offset in offsets:
             is_event = offset in unknown
             read = self._read(offset) if is_event else self._places[contents.foreign[offset]]
-            what = "an event that nobody sent was" if is_event else "bytes that are no event were"
+            what = "an event that was not sent was" if is_event else "bytes that are no event were"
             yield Broken("garbage-read", self._key, (read,), f"{what} read at offset {offset}", actual=offset)

@@ -1,7 +1,7 @@
-"""Follows the controller calls of a trace: makes facts of transactions and of noted times.
+"""Follows the controller calls of a trace: makes facts of transactions.
 
 A transaction's steps become facts of the transaction, and of each segment that it may write to. A call without an
-answer, or whose answer does not say that it was not carried out, may have been carried out.
+answer, or whose answer does not say that it was not applied, may have been applied.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 from uuid import UUID
 
-from segstore.wire.history.facts import Fact, Finding, Key, Noted, Place, Transaction
+from segstore.wire.history.facts import Fact, Finding, Key, Place, Transaction
 from segstore.wire.names import segment_name, split_segment_id
 from segstore.wire.trace import Call, Direction, Record
 
@@ -78,15 +78,6 @@ class CallsFold:
         if answer.content is not None and answer.outcome in _STATES:  # ABORTED is a status of gRPC, too
             yield from self._step(place, request, _STATES[answer.outcome], asked)
 
-    def _noted(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
-        if answer.outcome == "OK":
-            stream = request.position.streamInfo
-            key = Key("stream", f"{stream.scope}/{stream.stream}")
-            yield Fact(key, place, Noted(request.writer, request.timestamp))
-
-    def _removed(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
-        yield Fact(Key("stream", f"{request.stream.scope}/{request.stream.stream}"), place, Noted(request.writer, None))
-
     def _step(self, place: Place, request: Any, what: str, asked: Place, writer: str = "") -> Iterator[Fact]:
         step = self._transaction(request, what, asked, writer)
         yield Fact(Key("transaction", step.name), place, step)
@@ -108,8 +99,6 @@ _ANSWERED: Final[dict[str, Callable[..., Iterator[Fact]]]] = {
     "abortTransaction": CallsFold._aborted,
     "checkTransactionState": CallsFold._described,
     "pingTransaction": CallsFold._described,
-    "noteTimestampFromWriter": CallsFold._noted,
-    "removeWriter": CallsFold._removed,
 }
 
 

@@ -1,10 +1,10 @@
 """Follows one connection: checks the protocol, and makes facts of its requests and replies.
 
 Appends become facts when they are sent, and when they are acknowledged or refused; other requests when they are
-answered. A request that is never answered may have been carried out: that, too, becomes a fact, at the end.
+answered. A request that is never answered may have been applied: that, too, becomes a fact, at the end.
 
 Invariants: whatever the records are, nothing is raised. Appends of a writer whose set-up was not recorded are counted.
-Memory holds the requests that wait, and the connection's writers.
+Memory holds the requests that wait, at most `MOST_WAITING`, and the connection's writers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from segstore.wire.history.facts import (
     segment_key,
 )
 from segstore.wire.history.traces.group_facts import OF_GROUPS, assignments
-from segstore.wire.history.traces.protocol import ProtocolCheck
+from segstore.wire.history.traces.protocol import MOST_WAITING, TOO_MANY, ProtocolCheck
 from segstore.wire.history.traces.register_facts import OF_REGISTERS, UNANSWERED_REGISTERS
 from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, UNANSWERED_SEGMENTS, deleting
 from segstore.wire.protocol import Requests
@@ -52,6 +52,8 @@ _ANSWERED: Final = {**OF_SEGMENTS, **OF_REGISTERS}
 _UNANSWERED: Final = {**UNANSWERED_SEGMENTS, **UNANSWERED_REGISTERS}
 _PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
 _HEADER_BYTES: Final = 8
+_ANY: Final = (1 << 63) - 1
+"""In place of the last number of appends that are not known."""
 UNRECORDED: Final = "the recording began after the set-up of the writer"
 _FRAME: Final = RecordKind.FRAME
 _REQUEST: Final = Direction.REQUEST
@@ -76,8 +78,6 @@ class _Writer:
 class ConnectionFold:
     """Follows the records of one connection, in order. key: ("connection", FILE:NUMBER)."""
 
-    kind: Final = "connection"
-
     def __init__(self, key: Key) -> None:
         self.key = key
         self._start(is_whole=False, store="")
@@ -89,6 +89,8 @@ class ConnectionFold:
         self._block: AppendBlock | None = None
         self._store = store
         self._unrecorded = 0
+        self._is_framed = True
+        """Whether all requests so far form frames."""
 
     def see(self, place: Place, record: Record) -> Iterable[Finding]:
         """Takes the next record; returns facts and broken rules."""
@@ -104,20 +106,36 @@ class ConnectionFold:
             self._start(is_whole=True, store=str((unpack_data(record.data) or {}).get("store", "")))
             return before
         if kind is RecordKind.BYTES:
-            return self._check.loose_bytes(place, record)
+            return (*self._check.loose_bytes(place, record), *self._loose_bytes(place, record))
         return self._check.closed(record)
 
     def end(self) -> Iterator[Finding]:
         """Yields what the records leave open."""
         yield from self._check.end()
+        yield from self._unanswered()
+        if self._unrecorded:
+            yield Open("lost-write", self.key, UNRECORDED, self._unrecorded)
+            self._unrecorded = 0
+
+    def _unanswered(self) -> Iterator[Finding]:
+        """Yields facts of the requests that wait, and drops these."""
         for waiting in self._requests:
             make = _UNANSWERED.get(type(waiting.command))
             if make is not None:
                 yield from make(waiting)
         self._requests = Requests()
-        if self._unrecorded:
-            yield Open("lost-write", self.key, UNRECORDED, self._unrecorded)
-            self._unrecorded = 0
+
+    def _loose_bytes(self, place: Place, record: Record) -> Iterator[Fact]:
+        """Makes the appends of all writers unknown, unless the bytes are the beginning of a frame, which no store
+        executes."""
+        if record.direction is not _REQUEST:
+            return
+        data, is_first = record.data, self._is_framed
+        self._is_framed = False
+        is_cut = len(data) < _HEADER_BYTES or int.from_bytes(data[4:_HEADER_BYTES], "big") > len(data) - _HEADER_BYTES
+        if not (is_first and is_cut):
+            for writer in self._writers.values():
+                yield Fact(writer.key, place, Sent(writer.segment, writer.name, _ANY, 0, None))
 
     def _request(self, place: Place, command: Any) -> Sequence[Finding]:
         findings = self._check.request(place, command)
@@ -126,6 +144,8 @@ class ConnectionFold:
             self._block = command
             return findings
         waiting = Waiting(command, place)
+        if len(self._requests) >= MOST_WAITING:
+            findings = (*findings, *self._unanswered(), Open("lost-write", self.key, TOO_MANY))
         if kind not in _APPENDS:
             if kind is SetupAppend and command.writer_id.int not in self._writers:
                 self._add_writer(command.writer_id, command.segment)  # appends may follow before the reply
@@ -172,7 +192,7 @@ class ConnectionFold:
             if failed is None:
                 return ()
             number = append.last_event_number if isinstance(append, AppendBlockEnd) else append.event_number
-            return [Fact(failed.key, place, Refused(failed.segment, failed.name, number, reply.type_name))]
+            return [Fact(failed.key, place, Refused(failed.segment, failed.name, number))]
         make = _ANSWERED.get(type(append))
         return () if make is None else make(place, request, reply)
 

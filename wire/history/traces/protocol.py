@@ -46,6 +46,7 @@ APPENDS: Final = frozenset({AppendBlockEnd, ConditionalAppend, ConditionalBlockE
 APPENDING: Final = APPENDS | {Padding, SetupAppend, AppendBlock}
 """The commands that must not occur between an append block and its end."""
 MOST_WAITING: Final = 100_000
+TOO_MANY: Final = "too many requests wait on the connection"
 _BOTH_WAYS: Final = frozenset({Hello, KeepAlive})
 _TO_STORE: Final = (
     frozenset(kind for kind in COMMANDS.values() if kind.type_name in ANSWERS) | {AppendBlock}
@@ -121,6 +122,8 @@ class ProtocolCheck:
     def end(self) -> list[Finding]:
         """Called after the last record of the connection."""
         loose, self._loose = self._loose, None
+        if loose is not None and not self._is_closed:
+            return [Open("frames-only", self._key, "the recording ended")]
         return [] if loose is None else self._loose_frame(*loose[1:])
 
     def _loose_frame(self, place: Place, size: int) -> list[Finding]:
@@ -238,6 +241,7 @@ class ProtocolCheck:
             self._waiting.clear()
             for writer in self._writers.values():
                 writer.appends.clear()
+            self._lapsed.clear()
             self._count, self._dropped = 0, True
 
     def _set_up(self, place: Place, command: Any) -> None:
@@ -324,9 +328,7 @@ class ProtocolCheck:
             text = f"no request waits for {command.type_name} with request id {key}"
             self._broken("reply-without-request", place, text)
         else:
-            why = (
-                "too many requests wait on the connection" if self._dropped else "the recording began after the opening"
-            )
+            why = TOO_MANY if self._dropped else "the recording began after the opening"
             self._found.append(Open("reply-without-request", self._key, why))
 
     def _acknowledge(self, command: DataAppended) -> None:

@@ -41,10 +41,7 @@ def _changed(place: Place, segment: str, what: str, asked: Place, **facts: Any) 
 
 def _read(place: Place, request: Waiting, reply: Command) -> Iterator[Fact]:
     if isinstance(reply, SegmentRead):
-        reader = f"{place.file}:{place.connection}"
-        read = Read(
-            reply.segment, reply.offset, bytes(reply.data), reply.at_tail, reply.end_of_segment, request.place, reader
-        )
+        read = Read(reply.segment, reply.offset, bytes(reply.data), reply.end_of_segment, request.place)
         yield Fact(segment_key(reply.segment), place, read)
 
 

@@ -71,12 +71,11 @@ class History:
         return self.add(Acked(self.segment, writer, number, length, store, place), on)
 
     def refuse(self, number: int, writer: str = "w", on: int = 1) -> History:
-        return self.add(Refused(self.segment, writer, number, "CONDITIONAL_CHECK_FAILED"), on)
+        return self.add(Refused(self.segment, writer, number), on)
 
     def read(self, offset: int, data: bytes | str, on: int = 9, end: bool = False) -> History:
         data = events(data) if isinstance(data, str) else data
-        asked = self.place(on)
-        return self.add(Read(self.segment, offset, data, False, end, asked, f"file:{on}"), on)
+        return self.add(Read(self.segment, offset, data, end, self.place(on)), on)
 
     def change(self, what: str, segment: str = "", on: int = 8, **facts: Any) -> History:
         return self.add(Changed(segment or self.segment, what, self.place(on), **facts), on)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 from segstore.wire.history import Key
-from segstore.wire.history.facts import Noted, Transaction
+from segstore.wire.history.facts import Transaction
 from tests.wire.history.traces.support import facts_of_calls
 
 STREAM = {"scope": "s", "stream": "t"}
@@ -42,16 +42,3 @@ def test_a_commit_is_an_outcome_once_the_controller_has_accepted_it() -> None:
     for answer, committing in (({"status": "SUCCESS"}, 1), ({"status": "FAILURE"}, 0), (None, 0)):
         facts = facts_of_calls(BEGUN, ("commitTransaction", TXN, answer))
         assert sum(fact.value.what == "committing" for fact in facts if fact.key.kind == "transaction") == committing
-
-
-def test_times_are_noted_until_the_writer_is_removed() -> None:
-    noted = ("noteTimestampFromWriter", {"writer": "w", "timestamp": "7", "position": {"streamInfo": STREAM}})
-    facts = facts_of_calls(
-        (*noted, {"result": "SUCCESS"}),
-        (*noted, {"result": "INVALID_TIME"}),
-        ("removeWriter", {"writer": "w", "stream": STREAM}, {"result": "SUCCESS"}),
-    )
-    assert [(fact.key, fact.value) for fact in facts] == [
-        (Key("stream", "s/t"), Noted("w", 7)),
-        (Key("stream", "s/t"), Noted("w", None)),
-    ]

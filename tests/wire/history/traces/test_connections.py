@@ -2,8 +2,24 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from segstore.wire.commands import AppendBlock, AppendBlockEnd, AppendSetup, DataAppended, SegmentIsSealed, SetupAppend
-from segstore.wire.history.facts import Acked, Refused, Sent, SetUp
+import pytest
+
+from segstore.wire import encode
+from segstore.wire.commands import (
+    AppendBlock,
+    AppendBlockEnd,
+    AppendSetup,
+    DataAppended,
+    SegmentIsSealed,
+    SegmentTruncated,
+    SetupAppend,
+    TruncateSegment,
+)
+from segstore.wire.history import Fact, Key, placed
+from segstore.wire.history.facts import Acked, Changed, Lost, Refused, Sent, SetUp
+from segstore.wire.history.traces import connections
+from segstore.wire.history.traces.connections import ConnectionFold
+from segstore.wire.trace import Direction, Record, RecordKind
 from tests.wire.history.traces.support import facts_of
 
 WRITER = UUID(int=7)
@@ -31,7 +47,7 @@ def test_an_event_that_crosses_the_end_of_its_block_is_whole() -> None:
 
 def test_a_failed_append_and_one_whose_writer_is_not_known() -> None:
     refused = facts_of(*SET_UP, AppendBlock(WRITER, EVENT), END, SegmentIsSealed(2, SEGMENT, "", 5))[-1].value
-    assert refused == Refused(SEGMENT, str(WRITER), 5, "SEGMENT_IS_SEALED")
+    assert refused == Refused(SEGMENT, str(WRITER), 5)
     assert facts_of(AppendBlock(WRITER, EVENT), END, opened=False) == []
 
 
@@ -39,3 +55,21 @@ def test_appends_that_are_sent_before_the_reply_to_the_set_up() -> None:
     set_up, answer = SET_UP
     facts = facts_of(set_up, AppendBlock(WRITER, EVENT), END, answer, DataAppended(2, WRITER, 5, 4, 9))
     assert [type(fact.value) for fact in facts] == [Sent, SetUp, Acked]
+
+
+def test_bytes_that_form_no_frame_may_hold_appends_unless_a_frame_is_cut_off() -> None:
+    frame = encode(END)
+    for datas, count in (((frame[:-1],), 0), ((frame,), 1), ((frame[:3],), 0), ((frame[:9], frame[9:]), 1)):
+        fold = ConnectionFold(Key("connection", ":1"))
+        records = [Record(1, 1, Direction.REQUEST, RecordKind.FRAME, encode(SET_UP[0]))]
+        records += (Record(2, 1, Direction.REQUEST, RecordKind.BYTES, data) for data in datas)
+        findings = [finding for place, record in placed(records) for finding in fold.see(place, record)]
+        facts = [finding.value for finding in findings if isinstance(finding, Fact)]
+        assert [(fact.writer, fact.data) for fact in facts] == [(str(WRITER), None)] * count, datas
+
+
+def test_too_many_pending_requests_become_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST_WAITING", 2)
+    requests = (TruncateSegment(number, SEGMENT, number, "") for number in (1, 2, 3))
+    facts = facts_of(*requests, SegmentTruncated(1, SEGMENT), SegmentTruncated(3, SEGMENT))
+    assert [(type(fact.value), fact.value.offset) for fact in facts] == [(Lost, 1), (Lost, 2), (Changed, 3)]

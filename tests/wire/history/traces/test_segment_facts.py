@@ -54,7 +54,7 @@ def test_answered_requests(request_: Command, reply: Command, facts: list[tuple[
 def test_a_read_has_its_reader_and_its_request() -> None:
     (fact,) = facts_of(ReadSegment(SEGMENT, 3, 9, "", 1), SegmentRead(SEGMENT, 3, True, False, b"abc", 1))
     assert isinstance(fact.value, Read)
-    assert (fact.value.offset, fact.value.data, fact.value.at_tail, fact.value.asked.record) == (3, b"abc", True, 1)
+    assert (fact.value.offset, fact.value.data, fact.value.asked.record) == (3, b"abc", 1)
 
 
 def test_requests_without_an_answer_may_have_been_applied() -> None:
