@@ -41,7 +41,7 @@ _FACTS: Final = pa.schema(
         "findings": pa.binary(),
     }
 )
-"""A pack: findings of one key, in order, and the place of the first one."""
+"""A pack: findings of one key, in order, and the place of the first finding."""
 VERDICTS: Final = pa.schema(
     {
         "rule": pa.string(),

@@ -285,7 +285,7 @@ def rules() -> str:
         "Generated from the rules' declarations by `make docs`. `segstore check`, the explorer and Spark judge by",
         "them; [Judge what happened](../how-to/judge-a-history.md) shows how. A rule is broken only if the records",
         "show it; what they do not decide is counted as unknown. Histories are [JSON lines](histories.md) of your",
-        "own tests. Names in brackets are those of Jepsen's Kafka workload and of Elle. Sources are files of the",
+        "own tests. Names in brackets come from Jepsen's Kafka workload and of Elle. Sources are files of the",
         "reference.",
     ]
     for family in dict.fromkeys(rule.family for rule in RULES.values()):
@@ -309,7 +309,7 @@ def histories() -> str:
         "# Histories as JSON lines",
         "",
         "Generated from the operations' declarations by `make docs`. Tests in any language can write what they did,",
-        "and `segstore check` judges it by the [rules](rules.md). The form is that of Jepsen's histories: an operation",
+        "and `segstore check` judges it by the [rules](rules.md). The form follows Jepsen's histories: an operation",
         "is a line when it begins and a line when it ends.",
         "",
         "```json",

@@ -169,7 +169,6 @@ def test_a_pattern_that_selects_no_failure_is_refused(trace: Path) -> None:
     assert "nothing failed" not in result.stderr
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no signals")
 def test_a_signal_ends_the_processes_of_the_client(tmp_path: Path) -> None:
     number = tmp_path / "pid"
     words = ["explore", "--", "sh", "-c", f"echo $$ > {number}; exec sleep 100"]

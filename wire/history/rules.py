@@ -126,7 +126,7 @@ RULES: Final[dict[str, HistoryRule]] = {
             "Readers",
             (
                 "garbage-read",
-                "what is read was written: no foreign, spliced or truncated event",
+                "every event that is read was written: no foreign, spliced or truncated event",
                 f"{_REQUESTS}: readSegment returns stored bytes",
                 "the events “ab” and “cd” are written, and “ad” is read",
                 "garbage-read",
@@ -294,7 +294,7 @@ RULES: Final[dict[str, HistoryRule]] = {
             ("direction", "requests go to the store, replies to the client", _WIRE, "a client sends SegmentRead"),
             ("frames-only", "whole frames are sent", _WIRE, "a client closes its connection in the middle of a frame"),
             ("decodes", "a frame decodes", _WIRE, "a Hello of 4 bytes"),
-            ("known-command", "the type code of a frame is that of a command", _WIRE, "a frame of type 999"),
+            ("known-command", "the type code of a frame belongs to a command", _WIRE, "a frame of type 999"),
             (
                 "after-close",
                 "nothing is sent on a connection that was closed",
