@@ -7,7 +7,7 @@ register names the fewest operations that still have no such order.
 Invariants: what a client that was not recorded may have written explains a read, and is counted as open; so does the
 content when the recording began. A table that is deleted or created again starts new histories; an update that runs at
 that time may belong to either. The times of one file alone are compared: another file may have another clock. Memory
-grows with the operations: each about 500 bytes.
+grows with the operations.
 """
 
 from __future__ import annotations
