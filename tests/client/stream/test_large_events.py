@@ -65,7 +65,7 @@ async def test_a_large_event_holds_the_next_ones_back_as_its_size_says() -> None
 
 @pytest.mark.usefixtures("grpc_runs")
 async def test_other_segments_go_on_beside_a_large_event() -> None:
-    async with stream(segments=2, max_connections_per_store=2) as (mock, pravega):
+    async with stream(segments=2, max_connections_per_store=3) as (mock, pravega):
         mock.faults.add("type = MERGE_SEGMENTS", nth=1, do="hold", name="merge")
         async with pravega.event_writer("a", "s") as writer:
             held = await writer.submit(big(3_500), routing_key="k1")
