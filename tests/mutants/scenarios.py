@@ -162,6 +162,44 @@ async def group(mock: Any) -> None:
                 await one.read()
 
 
+async def hand_over(mock: Any) -> None:
+    """A reader of a group that continues behind another one, and takes a checkpoint."""
+    async with (
+        stream(mock) as pravega,
+        pravega.event_writer("a", "s") as events,
+        pravega.reader_group("a", "g", streams=["s"], refresh_ms=100) as readers,
+    ):
+        await events.write(b"first")
+        async with readers.reader("one") as one:
+            await one.read()
+        for event in (b"second", b"third", b"fourth"):
+            await events.write(event)
+        async with readers.reader("two") as two:
+            while (event := await two.read()) is not None and event.data != b"fourth":
+                pass
+            reading = asyncio.create_task(two.read())
+            await asyncio.gather(readers.checkpoint(timeout_ms=1_000), return_exceptions=True)
+            await events.write(b"last")
+            await reading
+
+
+async def release(mock: Any) -> None:
+    """A reader of a group that releases one of its two segments to another reader."""
+    async with (
+        stream(mock, 2) as pravega,
+        pravega.event_writer("a", "s") as events,
+        pravega.reader_group("a", "g", streams=["s"], refresh_ms=100) as readers,
+    ):
+        await asyncio.gather(*(events.write(key.encode(), routing_key=key) for key in "01"))
+        async with readers.reader("one") as one:
+            for _ in range(2):
+                await one.read()
+            reading = asyncio.create_task(one.read())
+            async with readers.reader("two"):
+                await asyncio.sleep(0.5)  # it acquires a segment, and reports its positions
+            reading.cancel()
+
+
 async def truncation(mock: Any) -> None:
     """A raw client that truncates a segment and reads before the truncation, then seals the segment."""
     async with await Peer.connect(mock) as peer:
@@ -192,5 +230,5 @@ async def fenced(mock: Any) -> None:
 
 SCENARIOS = (
     *(writer, writers, after_seal, transactions, in_transactions, open_transaction),
-    *(large_event, table, revisions, group, truncation, fenced),
+    *(large_event, table, revisions, group, truncation, fenced, hand_over, release),
 )

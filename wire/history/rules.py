@@ -26,13 +26,11 @@ class HistoryRule(NamedTuple):
     judged_in: str = "traces"
 
 
-_ONLY_IN_HISTORIES: Final = (
-    *("key-order", "window-over-event", "read-twice", "unread-below-checkpoint", "poll-skip", "nonmonotonic-poll"),
-)
+_ONLY_IN_HISTORIES: Final = ("key-order", "window-over-event")
 _ALSO_IN_HISTORIES: Final = (
     *("lost-write", "duplicate", "reordered", "garbage-read", "inconsistent-offsets", "aborted-read", "held-twice"),
     *("precommitted-read", "partial-transaction", "two-outcomes", "not-linearizable", "version-backwards"),
-    "false-compare-and-set",
+    *("false-compare-and-set", "read-twice", "unread-below-checkpoint", "poll-skip", "nonmonotonic-poll"),
 )
 
 
@@ -50,6 +48,7 @@ _WIRE: Final = "WireCommands.java"
 _APPENDS: Final = "AppendProcessor.java"
 _DECODER: Final = "AppendDecoder.java"
 _REQUESTS: Final = "PravegaRequestProcessor.java"
+_IN_GROUPS: Final = "; in traces, this is judged of reader groups, by the positions in their states"
 
 RULES: Final[dict[str, HistoryRule]] = {
     rule.id: rule
@@ -116,7 +115,7 @@ RULES: Final[dict[str, HistoryRule]] = {
             ),
             (
                 "key-order",
-                "the events of a routing key are read in the order in which they were written, across segments",
+                "events of a routing key are read in the order in which they were written, across segments; no trace shows keys",
                 "ReaderGroupState.java: a successor is read after its predecessors",
                 "a stream scales; of one key, an event of the successor is read before the predecessor's last event",
                 "nonmonotonic-poll",
@@ -160,28 +159,28 @@ RULES: Final[dict[str, HistoryRule]] = {
             ),
             (
                 "poll-skip",
-                "a reader does not skip an offset between two reads, unless it was moved or another reader read it",
+                f"a reader does not skip an offset, unless it was moved or another reader read it{_IN_GROUPS}",
                 "SegmentInputStreamImpl.java: reads are contiguous",
                 "a reader gets the event at offset 0, then the event at 200, and no reader gets the event at 100",
                 "poll-skip",
             ),
             (
                 "nonmonotonic-poll",
-                "a reader does not go back in a segment that it holds",
+                f"a reader does not go back in a segment that it holds{_IN_GROUPS}",
                 "SegmentInputStreamImpl.java: the offset only grows",
                 "a reader gets the event at offset 100, then the event at offset 0",
                 "nonmonotonic-poll",
             ),
             (
                 "read-twice",
-                "between two checkpoints, an event goes to one reader of a group",
+                f"between two checkpoints, an event goes to one reader of a group{_IN_GROUPS}",
                 "ReaderGroupState.java: a segment is assigned to one reader",
                 "readers a and b of a group both get the event at offset 100",
                 "duplicate",
             ),
             (
                 "unread-below-checkpoint",
-                "no event before the positions of a complete checkpoint is read after it",
+                f"all events before the positions of a complete checkpoint were read before it{_IN_GROUPS}",
                 "CheckpointState.java: a checkpoint has the position of every reader",
                 "a checkpoint is complete at offset 300, and a reader then gets the event at 200",
             ),
