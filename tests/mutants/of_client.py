@@ -167,12 +167,12 @@ def reuses_an_event_number(patch: Patch) -> None:
 @mutant("poll-skip", scenarios.hand_over)
 @mutant("unread-below-checkpoint", scenarios.hand_over)
 def skips_events_at_a_hand_over(patch: Patch) -> None:
-    """Skips two events: the first may have answered a read of the reader before, which has left."""
+    """Skips two events: the first may have answered a read of the reader that released the segment."""
     follow, skipped = GroupReader._follow, len(b"secondthird") + 2 * EVENT_HEADER_BYTES
     patch(GroupReader, "_follow", lambda self, segment, offset: follow(self, segment, offset + skipped * (offset > 0)))
 
 
-@mutant("read-twice", scenarios.release)
+@mutant("read-twice", scenarios.hand_over)
 def reads_a_segment_from_its_start(patch: Patch) -> None:
     mine = GroupReader._mine
     patch(GroupReader, "_mine", lambda self, state: dict.fromkeys(mine(self, state), 0))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from segstore.client import Client, Revision, TableConfig, connect
+from segstore.client import Client, GroupReader, Revision, TableConfig, connect
 from segstore.client.errors import BadKeyVersion, NoSuchKey
 from segstore.wire.commands import GetStreamSegmentInfo, SealSegment, TruncateSegment
 from tests.seeds.large_events import big, small
@@ -163,41 +163,33 @@ async def group(mock: Any) -> None:
 
 
 async def hand_over(mock: Any) -> None:
-    """A reader of a group that continues behind another one, and takes a checkpoint."""
-    async with (
-        stream(mock) as pravega,
-        pravega.event_writer("a", "s") as events,
-        pravega.reader_group("a", "g", streams=["s"], refresh_ms=100) as readers,
-    ):
-        await events.write(b"first")
-        async with readers.reader("one") as one:
-            await one.read()
-        for event in (b"second", b"third", b"fourth"):
-            await events.write(event)
-        async with readers.reader("two") as two:
-            while (event := await two.read()) is not None and event.data != b"fourth":
-                pass
-            reading = asyncio.create_task(two.read())
-            await asyncio.gather(readers.checkpoint(timeout_ms=1_000), return_exceptions=True)
-            await events.write(b"last")
-            await reading
-
-
-async def release(mock: Any) -> None:
-    """A reader of a group that releases one of its two segments to another reader."""
+    """A reader of a group that releases one of its segments to another reader, and a checkpoint of both."""
     async with (
         stream(mock, 2) as pravega,
         pravega.event_writer("a", "s") as events,
         pravega.reader_group("a", "g", streams=["s"], refresh_ms=100) as readers,
+        readers.reader("one") as one,
+        asyncio.TaskGroup() as tasks,
     ):
-        await asyncio.gather(*(events.write(key.encode(), routing_key=key) for key in "01"))
-        async with readers.reader("one") as one:
-            for _ in range(2):
-                await one.read()
-            reading = asyncio.create_task(one.read())
-            async with readers.reader("two"):
-                await asyncio.sleep(0.5)  # it acquires a segment, and reports its positions
-            reading.cancel()
+
+        async def write(event: bytes) -> None:
+            await asyncio.gather(*(events.write(event, routing_key=key) for key in "01"))
+
+        async def read(reader: GroupReader) -> None:
+            while (event := await reader.read()) is not None and event.data != b"last":
+                pass
+
+        await write(b"first")
+        tasks.create_task(read(one))
+        await asyncio.sleep(0.2)
+        async with readers.reader("two") as two:
+            await asyncio.sleep(0.5)  # the reader acquires a segment, and reports its position
+            reading = tasks.create_task(read(two))
+            for event in (b"second", b"third", b"fourth"):
+                await write(event)
+            await asyncio.gather(readers.checkpoint(timeout_ms=1_000), return_exceptions=True)
+            await write(b"last")
+            await reading
 
 
 async def truncation(mock: Any) -> None:
@@ -230,5 +222,5 @@ async def fenced(mock: Any) -> None:
 
 SCENARIOS = (
     *(writer, writers, after_seal, transactions, in_transactions, open_transaction),
-    *(large_event, table, revisions, group, truncation, fenced, hand_over, release),
+    *(large_event, table, revisions, group, truncation, fenced, hand_over),
 )

@@ -115,7 +115,7 @@ RULES: Final[dict[str, HistoryRule]] = {
             ),
             (
                 "key-order",
-                "events of a routing key are read in the order in which they were written, across segments; no trace shows keys",
+                "events of a routing key are read as they were written, across segments; traces have no routing keys",
                 "ReaderGroupState.java: a successor is read after its predecessors",
                 "a stream scales; of one key, an event of the successor is read before the predecessor's last event",
                 "nonmonotonic-poll",
