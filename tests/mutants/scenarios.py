@@ -11,7 +11,7 @@ from segstore.client import Client, GroupReader, Revision, TableConfig, connect
 from segstore.client.errors import BadKeyVersion, NoSuchKey
 from segstore.wire.commands import GetStreamSegmentInfo, SealSegment, TruncateSegment
 from tests.seeds.large_events import big, small
-from tests.server.support import HELLO, SEGMENT, Peer, append, create, read, set_up
+from tests.server.support import HELLO, SEGMENT, Peer, append, create, read, set_up, until
 
 
 @asynccontextmanager
@@ -183,7 +183,8 @@ async def hand_over(mock: Any) -> None:
         tasks.create_task(read(one))
         await asyncio.sleep(0.2)
         async with readers.reader("two") as two:
-            await asyncio.sleep(0.5)  # the reader acquires a segment, and reports its position
+            await until(lambda: two.segments)
+            await asyncio.sleep(0.3)  # it reports its position
             reading = tasks.create_task(read(two))
             for event in (b"second", b"third", b"fourth"):
                 await write(event)

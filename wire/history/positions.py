@@ -11,7 +11,7 @@ before the first or behind the last byte that was read, since the recording may 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from segstore.wire.history.facts import Broken, Fact, GroupUpdate, Key, Open, Place
@@ -44,7 +44,7 @@ class PositionsFold:
         self._elsewhere: set[str] = set()
         """Segments that other stores may have had."""
 
-    def see(self, fact: Fact) -> Iterator[Broken | Open]:
+    def see(self, fact: Fact) -> Iterable[Broken | Open]:
         """Takes the next fact; all are judged at the end."""
         _, place, value = fact
         if isinstance(value, GroupUpdate):
@@ -56,7 +56,7 @@ class PositionsFold:
             start, _ = ranges.pop(value.start, (value.start, place))
             before, _ = ranges.get(value.end, (start, place))
             ranges[value.end] = min(start, before), place
-        return iter(())
+        return ()
 
     def end(self) -> Iterator[Broken | Open]:
         """Yields the broken rules."""
