@@ -165,11 +165,15 @@ def reuses_an_event_number(patch: Patch) -> None:
 
 
 @mutant("poll-skip", scenarios.hand_over)
-@mutant("unread-below-checkpoint", scenarios.hand_over)
 def skips_events_at_a_hand_over(patch: Patch) -> None:
     """Skips two events: the first may have answered a read of the reader that released the segment."""
     follow, skipped = GroupReader._follow, len(b"secondthird") + 2 * EVENT_HEADER_BYTES
     patch(GroupReader, "_follow", lambda self, segment, offset: follow(self, segment, offset + skipped * (offset > 0)))
+
+
+@mutant("unread-below-checkpoint", scenarios.hand_over)
+def takes_a_checkpoint_behind_skipped_events(patch: Patch) -> None:
+    skips_events_at_a_hand_over(patch)
 
 
 @mutant("read-twice", scenarios.hand_over)

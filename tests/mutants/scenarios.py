@@ -1,4 +1,6 @@
-"""The scenarios that exercise mutants, each with fewer than 40 requests: clients that `explore` can run, too."""
+"""The scenarios that exercise mutants: clients that `explore` can run, too. All but `hand_over` have fewer than 40
+requests.
+"""
 
 from __future__ import annotations
 

@@ -10,8 +10,10 @@ before the first or behind the last byte that was read, since the recording may 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from segstore.wire.history.facts import Broken, Fact, GroupUpdate, Key, Open, Place
@@ -69,13 +71,14 @@ class PositionsFold:
 
     def _unread(self, group: Key, claims: list[_Claim]) -> Iterator[Broken | Open]:
         """Judges claims; of claims over the same bytes, the first."""
-        judged: set[tuple[str, str, int]] = set()
+        judged: dict[tuple[str, str], int] = {}
+        """Rule and segment → where earlier claims end."""
         gaps = {segment: [*_gaps(self._ranges.get(segment, {}))] for segment in {claim.segment for claim in claims}}
         for rule, segment, floor, position, place in claims:
-            for start, end, before in gaps[segment]:
-                if not floor <= start < position or (rule, segment, start) in judged:
-                    continue
-                judged.add((rule, segment, start))
+            low = max(floor, judged.get((rule, segment), 0))
+            judged[rule, segment] = max(low, position)
+            between = (bisect_left(gaps[segment], offset, key=itemgetter(0)) for offset in (low, position))
+            for start, end, before in gaps[segment][slice(*between)]:
                 if segment in self._elsewhere:
                     yield Open(rule, group, ELSEWHERE)
                     continue
