@@ -26,11 +26,16 @@ class HistoryRule(NamedTuple):
     judged_in: str = "traces"
 
 
-_ONLY_IN_HISTORIES: Final = ("key-order", "window-over-event")
+_IN_GROUPS: Final = "traces (of reader groups: the positions in their states), histories"
+_JUDGED_IN: Final = {
+    "key-order": "histories (traces have no routing keys)",
+    "window-over-event": "histories (traces do not show that a writer timed out)",
+    **dict.fromkeys(("read-twice", "unread-below-checkpoint", "poll-skip", "nonmonotonic-poll"), _IN_GROUPS),
+}
 _ALSO_IN_HISTORIES: Final = (
     *("lost-write", "duplicate", "reordered", "garbage-read", "inconsistent-offsets", "aborted-read", "held-twice"),
     *("precommitted-read", "partial-transaction", "two-outcomes", "not-linearizable", "version-backwards"),
-    *("false-compare-and-set", "read-twice", "unread-below-checkpoint", "poll-skip", "nonmonotonic-poll"),
+    "false-compare-and-set",
 )
 
 
@@ -39,16 +44,13 @@ def _family(name: str, *rules: tuple[str, ...]) -> list[HistoryRule]:
 
 
 def _judged_in(rule: str) -> str:
-    if rule in _ONLY_IN_HISTORIES:
-        return "histories"
-    return "traces, histories" if rule in _ALSO_IN_HISTORIES else "traces"
+    return _JUDGED_IN.get(rule, "traces, histories" if rule in _ALSO_IN_HISTORIES else "traces")
 
 
 _WIRE: Final = "WireCommands.java"
 _APPENDS: Final = "AppendProcessor.java"
 _DECODER: Final = "AppendDecoder.java"
 _REQUESTS: Final = "PravegaRequestProcessor.java"
-_IN_GROUPS: Final = "; in traces, this is judged of reader groups, by the positions in their states"
 
 RULES: Final[dict[str, HistoryRule]] = {
     rule.id: rule
@@ -115,7 +117,7 @@ RULES: Final[dict[str, HistoryRule]] = {
             ),
             (
                 "key-order",
-                "events of a routing key are read as they were written, across segments; traces have no routing keys",
+                "the events of a routing key are read in the order in which they were written, across segments",
                 "ReaderGroupState.java: a successor is read after its predecessors",
                 "a stream scales; of one key, an event of the successor is read before the predecessor's last event",
                 "nonmonotonic-poll",
@@ -159,28 +161,28 @@ RULES: Final[dict[str, HistoryRule]] = {
             ),
             (
                 "poll-skip",
-                f"a reader does not skip an offset, unless it was moved or another reader read it{_IN_GROUPS}",
+                "a reader does not skip an offset between two reads, unless it was moved or another reader read it",
                 "SegmentInputStreamImpl.java: reads are contiguous",
                 "a reader gets the event at offset 0, then the event at 200, and no reader gets the event at 100",
                 "poll-skip",
             ),
             (
                 "nonmonotonic-poll",
-                f"a reader does not go back in a segment that it holds{_IN_GROUPS}",
+                "a reader does not go back in a segment that it holds",
                 "SegmentInputStreamImpl.java: the offset only grows",
                 "a reader gets the event at offset 100, then the event at offset 0",
                 "nonmonotonic-poll",
             ),
             (
                 "read-twice",
-                f"between two checkpoints, an event goes to one reader of a group{_IN_GROUPS}",
+                "between two checkpoints, an event goes to one reader of a group",
                 "ReaderGroupState.java: a segment is assigned to one reader",
                 "readers a and b of a group both get the event at offset 100",
                 "duplicate",
             ),
             (
                 "unread-below-checkpoint",
-                f"all events before the positions of a complete checkpoint were read before it{_IN_GROUPS}",
+                "all events before the positions of a complete checkpoint were read before it",
                 "CheckpointState.java: a checkpoint has the position of every reader",
                 "a checkpoint is complete at offset 300, and a reader then gets the event at 200",
             ),
