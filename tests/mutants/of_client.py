@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import Any
 from uuid import UUID
 
 from msgspec.structs import replace
 
 from segstore.client.connection import outbox
+from segstore.client.groups import GroupReader
 from segstore.client.groups.state import Draft
 from segstore.client.segment.conditional import ConditionalWriter
 from segstore.client.segment.reader import SegmentReader
 from segstore.client.segment.writer import SegmentWriter
 from segstore.wire import AppendBlock, AppendBlockEnd, AppendSetup, Command, SegmentRead, encode
-from segstore.wire.reader_groups import AcquireSegment, GroupState, state
+from segstore.wire.blocks import EVENT_HEADER_BYTES
+from segstore.wire.reader_groups import AcquireSegment, GroupState, UpdateDistance, state
 from tests.mutants import scenarios
 from tests.mutants.mutant import Patch, Planted
 
@@ -159,3 +162,33 @@ def reuses_an_event_number(patch: Patch) -> None:
         return frames(writer, pieces, size, events, last, request_id)
 
     patch(outbox, "frames_of_append", reused)
+
+
+@mutant("poll-skip", scenarios.hand_over)
+def skips_events_at_a_hand_over(patch: Patch) -> None:
+    """Skips two events: the first may have answered a read of the reader that released the segment."""
+    follow, skipped = GroupReader._follow, len(b"secondthird") + 2 * EVENT_HEADER_BYTES
+    patch(GroupReader, "_follow", lambda self, segment, offset: follow(self, segment, offset + skipped * (offset > 0)))
+
+
+@mutant("unread-below-checkpoint", scenarios.hand_over)
+def takes_a_checkpoint_behind_skipped_events(patch: Patch) -> None:
+    skips_events_at_a_hand_over(patch)
+
+
+@mutant("read-twice", scenarios.hand_over)
+def reads_a_segment_from_its_start(patch: Patch) -> None:
+    mine = GroupReader._mine
+    patch(GroupReader, "_mine", lambda self, state: dict.fromkeys(mine(self, state), 0))
+
+
+@mutant("nonmonotonic-poll", scenarios.hand_over)
+def reports_an_old_position(patch: Patch) -> None:
+    numbers = count()
+
+    def report(self: Draft, reader: str, distance: int) -> None:
+        positions = self.segments_of(reader) if distance == 0 or next(numbers) == 0 else {"a/s/0.#epoch.0": 0}
+        if self.updates:
+            self.add(UpdateDistance(reader, distance, dict(positions)))
+
+    patch(Draft, "report", report)

@@ -1,4 +1,6 @@
-"""The scenarios that exercise mutants, each with fewer than 40 requests: clients that `explore` can run, too."""
+"""The scenarios that exercise mutants: clients that `explore` can run, too. All but `hand_over` have fewer than 40
+requests.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from segstore.client import Client, Revision, TableConfig, connect
+from segstore.client import Client, GroupReader, Revision, TableConfig, connect
 from segstore.client.errors import BadKeyVersion, NoSuchKey
 from segstore.wire.commands import GetStreamSegmentInfo, SealSegment, TruncateSegment
 from tests.seeds.large_events import big, small
-from tests.server.support import HELLO, SEGMENT, Peer, append, create, read, set_up
+from tests.server.support import HELLO, SEGMENT, Peer, append, create, read, set_up, until
 
 
 @asynccontextmanager
@@ -162,6 +164,37 @@ async def group(mock: Any) -> None:
                 await one.read()
 
 
+async def hand_over(mock: Any) -> None:
+    """A reader of a group that releases one of its segments to another reader, and a checkpoint of both."""
+    async with (
+        stream(mock, 2) as pravega,
+        pravega.event_writer("a", "s") as events,
+        pravega.reader_group("a", "g", streams=["s"], refresh_ms=100) as readers,
+        readers.reader("one") as one,
+        asyncio.TaskGroup() as tasks,
+    ):
+
+        async def write(event: bytes) -> None:
+            await asyncio.gather(*(events.write(event, routing_key=key) for key in "01"))
+
+        async def read(reader: GroupReader) -> None:
+            while (event := await reader.read()) is not None and event.data != b"last":
+                pass
+
+        await write(b"first")
+        tasks.create_task(read(one))
+        await asyncio.sleep(0.2)
+        async with readers.reader("two") as two:
+            await until(lambda: two.segments)
+            await asyncio.sleep(0.3)  # it reports its position
+            reading = tasks.create_task(read(two))
+            for event in (b"second", b"third", b"fourth"):
+                await write(event)
+            await asyncio.gather(readers.checkpoint(timeout_ms=1_000), return_exceptions=True)
+            await write(b"last")
+            await reading
+
+
 async def truncation(mock: Any) -> None:
     """A raw client that truncates a segment and reads before the truncation, then seals the segment."""
     async with await Peer.connect(mock) as peer:
@@ -192,5 +225,5 @@ async def fenced(mock: Any) -> None:
 
 SCENARIOS = (
     *(writer, writers, after_seal, transactions, in_transactions, open_transaction),
-    *(large_event, table, revisions, group, truncation, fenced),
+    *(large_event, table, revisions, group, truncation, fenced, hand_over),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from segstore.wire.names import parent_of
+from segstore.wire.reader_groups import Update
 
 
 class Key(NamedTuple):
@@ -222,6 +223,29 @@ class Checkpoint(NamedTuple):
     positions: tuple[tuple[str, int], ...]
 
 
+class GroupUpdate(NamedTuple):
+    """An update of the state of a reader group. group: the segment that has it. order, end: as in `Assignment`.
+
+    changes: what `segstore.wire.reader_groups.decode_updates` returns.
+    """
+
+    group: str
+    order: int
+    end: int
+    changes: tuple[Update, ...]
+
+
+class Passed(NamedTuple):
+    """Bytes of a segment, from `start` to `end`, that a connection was given, or that are truncated.
+
+    end: -1 if another store has the segment, which may give bytes without a record.
+    """
+
+    segment: str
+    start: int
+    end: int
+
+
 class Delivery(NamedTuple):
     """An event that a reader of a group was given. offset: None if the history does not tell it.
 
@@ -298,3 +322,8 @@ class Waiting(NamedTuple):
 def segment_key(segment: str) -> Key:
     """Returns the key of a segment's facts; a transaction or transient segment has its parent's."""
     return Key("segment", parent_of(segment) or segment)
+
+
+def positions_key(segment: str) -> Key:
+    """Returns the key of what concerns all reader groups of a scope. segment: of a stream, or of a group's state."""
+    return Key("positions", segment.partition("/")[0])

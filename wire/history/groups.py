@@ -56,7 +56,7 @@ class GroupFold:
 
     def _assigned(self, place: Place, step: Assignment) -> Iterator[Broken | Open]:
         if step.what == "updated":
-            if step.order > self._end and self._holders:
+            if step.order != self._end and self._holders:
                 self._holders.clear()
                 yield Open("held-twice", self.key, UNRECORDED)
             self._end = step.end

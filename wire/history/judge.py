@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, Protocol
 from segstore.wire.history.facts import Broken, Fact, Finding, Key, Open, Place
 from segstore.wire.history.groups import GroupFold
 from segstore.wire.history.logs import LogFold
+from segstore.wire.history.positions import PositionsFold
 from segstore.wire.history.registers import RegisterFold
 from segstore.wire.history.segments import SegmentFold
 from segstore.wire.history.streams import StreamFold
@@ -47,6 +48,7 @@ FOLDS: Final[Mapping[str, type[Fold]]] = {
     "register": RegisterFold,
     "transaction": TransactionFold,
     "group": GroupFold,
+    "positions": PositionsFold,
     "log": LogFold,
     "stream": StreamFold,
 }

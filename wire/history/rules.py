@@ -26,9 +26,12 @@ class HistoryRule(NamedTuple):
     judged_in: str = "traces"
 
 
-_ONLY_IN_HISTORIES: Final = (
-    *("key-order", "window-over-event", "read-twice", "unread-below-checkpoint", "poll-skip", "nonmonotonic-poll"),
-)
+_IN_GROUPS: Final = "traces (of reader groups: the positions in their states), histories"
+_JUDGED_IN: Final = {
+    "key-order": "histories (traces have no routing keys)",
+    "window-over-event": "histories (traces do not show that a writer timed out)",
+    **dict.fromkeys(("read-twice", "unread-below-checkpoint", "poll-skip", "nonmonotonic-poll"), _IN_GROUPS),
+}
 _ALSO_IN_HISTORIES: Final = (
     *("lost-write", "duplicate", "reordered", "garbage-read", "inconsistent-offsets", "aborted-read", "held-twice"),
     *("precommitted-read", "partial-transaction", "two-outcomes", "not-linearizable", "version-backwards"),
@@ -41,9 +44,7 @@ def _family(name: str, *rules: tuple[str, ...]) -> list[HistoryRule]:
 
 
 def _judged_in(rule: str) -> str:
-    if rule in _ONLY_IN_HISTORIES:
-        return "histories"
-    return "traces, histories" if rule in _ALSO_IN_HISTORIES else "traces"
+    return _JUDGED_IN.get(rule, "traces, histories" if rule in _ALSO_IN_HISTORIES else "traces")
 
 
 _WIRE: Final = "WireCommands.java"
@@ -181,7 +182,7 @@ RULES: Final[dict[str, HistoryRule]] = {
             ),
             (
                 "unread-below-checkpoint",
-                "no event before the positions of a complete checkpoint is read after it",
+                "all events before the positions of a complete checkpoint were read before it",
                 "CheckpointState.java: a checkpoint has the position of every reader",
                 "a checkpoint is complete at offset 300, and a reader then gets the event at 200",
             ),

@@ -60,4 +60,4 @@ def test_facts_of_histories_are_judged_without_records() -> None:
 def test_facts_are_ordered_by_time_and_place() -> None:
     facts = [Fact(Key("log", "s"), Place("f", 0, record, 0, time), None) for time, record in ((1, 2), (1, 1), (0, 9))]
     assert [fact.place.record for fact in sorted(facts, key=in_order)] == [9, 1, 2]
-    assert FOLDS.keys() == {"segment", "register", "transaction", "group", "log", "stream"}
+    assert FOLDS.keys() == {"segment", "register", "transaction", "group", "positions", "log", "stream"}

@@ -25,7 +25,8 @@ def test_rules_are_described() -> None:
 
 
 def test_a_rule_says_where_it_is_judged() -> None:
-    folders = {"traces": ("traces/*.py", "segments/*.py"), "histories": ("logs.py", "streams.py")}
+    of_traces, of_histories = ("traces/*.py", "segments/*.py", "positions.py"), ("logs.py", "streams.py", "groups.py")
+    folders = {"traces": of_traces, "histories": of_histories}
     for where, patterns in folders.items():
         sources = "".join(path.read_text("utf-8") for pattern in patterns for path in _FOLDER.glob(pattern))
         named = {text for text in re.findall(r'"([a-z]+(?:-[a-z]+)*)"', sources) if text in RULES}

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from segstore.wire.blocks import EVENT_HEADER_BYTES
-from segstore.wire.history.facts import Assignment, Fact, Key, Place, Waiting
-from segstore.wire.names import stream_of
+from segstore.wire.history.facts import Assignment, Fact, GroupUpdate, Key, Place, Waiting, positions_key
 from segstore.wire.reader_groups import (
     AcquireSegment,
     InitialState,
@@ -29,7 +28,7 @@ _STEPS: Final[dict[type[Any], str]] = {
 
 
 def assignments(place: Place, segment: str, append: Waiting) -> Iterator[Fact]:
-    """Yields the changes of assignments in an acknowledged append; nothing for other states and unconditional appends.
+    """Yields the changes of a group's state in an acknowledged append; nothing for unconditional appends.
 
     place: of the acknowledgement. segment: its name contains `OF_GROUPS`.
     """
@@ -41,8 +40,10 @@ def assignments(place: Place, segment: str, append: Waiting) -> Iterator[Fact]:
         updates = decode_updates(data)
     except ValueError:
         return  # another application's stream that has such a name
-    key, order = Key("group", stream_of(segment) or segment), command.expected_offset
-    yield Fact(key, place, Assignment("updated", "", order=order, end=order + EVENT_HEADER_BYTES + len(data)))
+    key, order = Key("group", segment), command.expected_offset
+    end = order + EVENT_HEADER_BYTES + len(data)
+    yield Fact(positions_key(segment), place, GroupUpdate(segment, order, end, tuple(updates)))
+    yield Fact(key, place, Assignment("updated", "", order=order, end=end))
     for update in updates:
         what = _STEPS.get(type(update))
         if what is not None:

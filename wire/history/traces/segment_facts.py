@@ -20,6 +20,7 @@ from segstore.wire.commands import (
     SealSegment,
     SegmentCreated,
     SegmentDeleted,
+    SegmentIsTruncated,
     SegmentRead,
     SegmentsBatchMerged,
     SegmentSealed,
@@ -27,8 +28,9 @@ from segstore.wire.commands import (
     SegmentTruncated,
     StreamSegmentInfo,
     TruncateSegment,
+    WrongHost,
 )
-from segstore.wire.history.facts import Changed, Fact, Lost, Place, Read, Waiting, segment_key
+from segstore.wire.history.facts import Changed, Fact, Lost, Passed, Place, Read, Waiting, positions_key, segment_key
 from segstore.wire.schema import Command
 
 Maker = Callable[[Place, Waiting, Command], Iterator[Fact]]
@@ -43,6 +45,16 @@ def _read(place: Place, request: Waiting, reply: Command) -> Iterator[Fact]:
     if isinstance(reply, SegmentRead):
         read = Read(reply.segment, reply.offset, bytes(reply.data), reply.end_of_segment, request.place)
         yield Fact(segment_key(reply.segment), place, read)
+        if read.data:
+            yield _passed(place, reply.segment, reply.offset, reply.offset + len(read.data))
+    elif isinstance(reply, SegmentIsTruncated):
+        yield _passed(place, reply.segment, 0, reply.start_offset)
+    elif isinstance(reply, WrongHost):
+        yield _passed(place, request.command.segment, 0, -1)
+
+
+def _passed(place: Place, segment: str, start: int, end: int) -> Fact:
+    return Fact(positions_key(segment), place, Passed(segment, start, end))
 
 
 def _simple(kind: type[Command], what: str) -> Maker:
@@ -89,6 +101,8 @@ def _described(place: Place, request: Waiting, reply: Command) -> Iterator[Fact]
     if isinstance(reply, StreamSegmentInfo) and reply.exists:
         facts = {"offset": reply.write_offset, "start": reply.start_offset, "is_sealed": reply.is_sealed}
         yield from _changed(place, reply.segment_name, "described", request.place, **facts)
+        if reply.start_offset > 0:
+            yield _passed(place, reply.segment_name, 0, reply.start_offset)
 
 
 OF_SEGMENTS: Final[dict[type[Command], Maker]] = {

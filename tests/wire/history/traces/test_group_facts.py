@@ -22,7 +22,9 @@ def assignments(data: bytes, segment: str = STATE) -> list[Assignment]:
         DataAppended(2, WRITER, 1, 0, 90),
     )
     found = [fact for fact in facts if fact.key.kind == "group"]
-    assert {fact.key for fact in found} <= {Key("group", "s/_RGgroup")}
+    assert {fact.key for fact in found} <= {Key("group", STATE)}
+    updates = [fact.value for fact in facts if fact.key == Key("positions", "s")]
+    assert [(update.order, update.end) for update in updates] == [(40, 48 + len(data))][: len(found)]
     return [fact.value for fact in found]
 
 

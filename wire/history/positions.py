@@ -1,0 +1,167 @@
+"""Judges the positions in the states of reader groups: against earlier positions, and against the bytes that were read.
+
+Facts are `GroupUpdate` and `Passed`, of all groups and segments of a scope. A connection does not tell for which reader
+it reads, and clients read ahead, so bytes that any connection was given count as read by all groups.
+
+Invariants: positions are judged from the first state of a group to the first update that was not recorded; bytes before
+a start, or before the position of a reader that was taken offline, are not, since users choose these; nor are bytes
+before the first or behind the last byte that was read, since the recording may lack a store. Times decide nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from segstore.wire.history.facts import Broken, Fact, GroupUpdate, Key, Open, Place
+from segstore.wire.history.groups import UNRECORDED
+from segstore.wire.reader_groups import GroupState, InitialState, ReleaseSegment, RemoveReader, Update, UpdateDistance
+
+ELSEWHERE: Final = "another store may have given the bytes"
+
+_Ranges = dict[int, tuple[int, Place]]
+"""The end of bytes that were read in a row → their start, and the place of the last read."""
+
+
+class _Claim(NamedTuple):
+    """A position in a group's state: all bytes from `floor` to it were read."""
+
+    rule: str
+    segment: str
+    floor: int
+    position: int
+    place: Place
+
+
+class PositionsFold:
+    """Follows the reader groups of one scope. Memory grows with the updates of their states."""
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self._updates: dict[str, list[tuple[Place, GroupUpdate]]] = defaultdict(list)
+        self._ranges: dict[str, _Ranges] = defaultdict(dict)
+        self._elsewhere: set[str] = set()
+        """Segments that other stores may have had."""
+
+    def see(self, fact: Fact) -> Iterable[Broken | Open]:
+        """Takes the next fact; all are judged at the end."""
+        _, place, value = fact
+        if isinstance(value, GroupUpdate):
+            self._updates[value.group].append((place, value))
+        elif value.end < 0:
+            self._elsewhere.add(value.segment)
+        elif value.start < value.end:
+            ranges = self._ranges[value.segment]
+            start, _ = ranges.pop(value.start, (value.start, place))
+            before, _ = ranges.get(value.end, (start, place))
+            ranges[value.end] = min(start, before), place
+        return ()
+
+    def end(self) -> Iterator[Broken | Open]:
+        """Yields the broken rules."""
+        for group, updates in self._updates.items():
+            updates.sort(key=lambda update: update[1].order)
+            positions = _Positions(Key("group", group))
+            for place, update in updates:
+                yield from positions.take(place, update)
+            yield from self._unread(positions.key, positions.claims)
+
+    def _unread(self, group: Key, claims: list[_Claim]) -> Iterator[Broken | Open]:
+        """Judges claims; of claims over the same bytes, the first."""
+        judged: dict[tuple[str, str], int] = {}
+        """Rule and segment → where earlier claims end."""
+        gaps = {segment: [*_gaps(self._ranges.get(segment, {}))] for segment in {claim.segment for claim in claims}}
+        for rule, segment, floor, position, place in claims:
+            low = max(floor, judged.get((rule, segment), 0))
+            judged[rule, segment] = max(low, position)
+            between = (bisect_left(gaps[segment], offset, key=itemgetter(0)) for offset in (low, position))
+            for start, end, before in gaps[segment][slice(*between)]:
+                if segment in self._elsewhere:
+                    yield Open(rule, group, ELSEWHERE)
+                    continue
+                what = "reader" if rule == "poll-skip" else "complete checkpoint"
+                text = f"a {what} is at {position} in {segment}, of which bytes {start} to {end} were never read"
+                yield Broken(rule, group, (before, place), text, start, position)
+
+
+def _gaps(ranges: _Ranges) -> Iterator[tuple[int, int, Place]]:
+    """Yields start and end of bytes that were not read, between bytes that were, and the place of the read before."""
+    last: tuple[int, Place] | None = None
+    for start, end, place in sorted((start, end, place) for end, (start, place) in ranges.items()):
+        if last is not None and last[0] < start:
+            yield last[0], start, last[1]
+        last = (end, place) if last is None or last[0] < end else last
+
+
+class _Positions:
+    """The positions of one group, update by update.
+
+    Attributes:
+        claims: in the order of the updates.
+    """
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.claims: list[_Claim] = []
+        self._state: GroupState | None = None
+        self._end = -1
+        self._floors: dict[str, int] = {}
+        self._last: dict[str, tuple[int, str, Place]] = {}
+        """Segment → the position that was reported last, the first reader that reported it, and the place."""
+
+    def take(self, place: Place, update: GroupUpdate) -> Iterator[Broken | Open]:
+        """Takes the next update of the group's state."""
+        if update.order != self._end and self._state is not None:
+            self._state = None
+            yield Open("poll-skip", self.key, UNRECORDED)
+        self._end = update.end
+        for change in update.changes:
+            if isinstance(change, InitialState):
+                self._state, self._floors, self._last = GroupState(), dict(change.starts), {}
+            state = self._state
+            if state is None:
+                continue
+            yield from self._change(state, place, change)
+            before = state.checkpoints.last
+            try:
+                state.apply(change)
+            except ValueError:  # the segment has another reader, or the reader is not online: see `held-twice`
+                self._state = None
+                continue
+            last = state.checkpoints.last
+            if last is not None and last is not before:
+                self._claim("unread-below-checkpoint", last, place)
+
+    def _change(self, state: GroupState, place: Place, change: Update) -> Iterator[Broken]:
+        """Judges the positions that a change reports of a reader's own segments."""
+        reader = getattr(change, "reader", "")
+        mine = state.readers.get(reader, {})
+        if isinstance(change, RemoveReader):
+            for segment, offset in mine.items():
+                start = change.positions.get(segment, offset)
+                self._last[segment] = start, reader, place
+                self._floors[segment] = max(self._floors.get(segment, 0), start)
+            return
+        if isinstance(change, ReleaseSegment):
+            reports: Mapping[str, int] = {change.segment: change.offset}
+        elif isinstance(change, UpdateDistance):
+            reports = change.positions
+        else:
+            return
+        own = {name: offset for name, offset in reports.items() if name in mine and offset >= 0}  # -1 is any end
+        for segment, offset in own.items():
+            last, previous, where = self._last.get(segment, (offset, reader, place))
+            if offset < last:
+                rule = "nonmonotonic-poll" if reader == previous else "read-twice"
+                text = f"reader {reader!r} is at {offset} in {segment}, of which reader {previous!r} was at {last}"
+                yield Broken(rule, self.key, (where, place), text, last, offset)
+            if offset != last or segment not in self._last:
+                self._last[segment] = offset, reader, place
+        self._claim("poll-skip", own, place)
+
+    def _claim(self, rule: str, positions: Mapping[str, int], place: Place) -> None:
+        for segment, position in positions.items():
+            self.claims.append(_Claim(rule, segment, self._floors.get(segment, 0), position, place))
