@@ -20,7 +20,7 @@ from segstore.explore.commands import ClientFailed
 from segstore.explore.failures import APPENDS
 from segstore.explore.running import Run
 from segstore.server.replay import read_script
-from segstore.wire import decode
+from segstore.wire import DeleteSegment, TruncateSegment, decode
 from segstore.wire.blocks import Append, split_events
 from segstore.wire.history import RULES, Verdicts, judge, placed
 from segstore.wire.names import parent_of, stream_of
@@ -75,8 +75,8 @@ def judged(good: Good, run: Run, *, keep_order: bool, timeout_s: float) -> tuple
     lines = [*_of_client(good, run, timeout_s)]
     has_claimed_success = run.error is None and not run.is_hung
     if not any(failure.may_lose for failure in failures):
-        # The bytes that a client has stored before it raised are no event of the run without faults.
-        partial = frozenset() if has_claimed_success else frozenset(map(_stream, good.run.unframed))
+        # A client that raised may have stored a part of its bytes, and may not have removed its events yet.
+        partial = frozenset() if has_claimed_success else frozenset(map(_stream, good.run.unframed)) | _emptied(good)
         lines += compared(
             good.segments,
             run.segments,
@@ -217,7 +217,7 @@ def compared(
         if again:
             lines.append(f"duplicated: {name} has {_shown_events(again)} more than once")
         if extra - again:
-            lines.append(f"foreign: {name} has {_shown_events(extra - again)}, which no client sent")
+            lines.append(f"foreign: {name} has {_shown_events(extra - again)}, unlike the run without faults")
         if records is not None and not _in_order(wanted, stored, name, records):
             lines.append(f"reordered: {name} has a writer's events in another order")
     return lines
@@ -232,6 +232,17 @@ def _by_stream(segments: Segments) -> dict[str, list[bytes]]:
 
 def _stream(segment: str) -> str:
     return stream_of(segment) or segment
+
+
+def _emptied(good: Good) -> frozenset[str]:
+    """Returns the streams that lose data in the run without faults."""
+    requests = (
+        decode(record.data, unknown="keep")
+        for record in good.run.records
+        if record.kind is RecordKind.FRAME and record.direction is Direction.REQUEST
+    )
+    segments = (request.segment for request in requests if isinstance(request, TruncateSegment | DeleteSegment))
+    return frozenset(_stream(segment) for segment in segments if parent_of(segment) is None)
 
 
 def _in_order(wanted: Segments, stored: Segments, name: str, records: Iterable[Record]) -> bool:
