@@ -20,7 +20,7 @@ from segstore.explore.commands import ClientFailed
 from segstore.explore.failures import APPENDS
 from segstore.explore.running import Run
 from segstore.server.replay import read_script
-from segstore.wire import DeleteSegment, TruncateSegment, decode
+from segstore.wire import decode
 from segstore.wire.blocks import Append, split_events
 from segstore.wire.history import RULES, Verdicts, judge, placed
 from segstore.wire.names import parent_of, stream_of
@@ -128,6 +128,18 @@ def _ends_bytes(good: Good, run: Run) -> bool:
     )
 
 
+def _emptied(good: Good) -> frozenset[str]:
+    """Returns the streams that lose data in the run without faults. The names of transactions have a second #."""
+    requests = (
+        decode(record.data, unknown="keep")
+        for record in good.run.records
+        if record.kind is RecordKind.FRAME and record.direction is Direction.REQUEST
+    )
+    removals = (request for request in requests if request.type_name in ("TRUNCATE_SEGMENT", "DELETE_SEGMENT"))
+    segments: list[str] = [removal.segment for removal in removals]  # type: ignore[attr-defined]  # both have one
+    return frozenset(_stream(segment) for segment in segments if segment.count("#") == 1)
+
+
 def _is_crash(error: BaseException) -> bool:
     if isinstance(error, ClientFailed):
         return error.status < 0 or error.status == _RUST_PANIC or _PANIC.search(error.said) is not None
@@ -217,7 +229,7 @@ def compared(
         if again:
             lines.append(f"duplicated: {name} has {_shown_events(again)} more than once")
         if extra - again:
-            lines.append(f"foreign: {name} has {_shown_events(extra - again)}, unlike the run without faults")
+            lines.append(f"foreign: {name} has {_shown_events(extra - again)}, which no client sent")
         if records is not None and not _in_order(wanted, stored, name, records):
             lines.append(f"reordered: {name} has a writer's events in another order")
     return lines
@@ -232,17 +244,6 @@ def _by_stream(segments: Segments) -> dict[str, list[bytes]]:
 
 def _stream(segment: str) -> str:
     return stream_of(segment) or segment
-
-
-def _emptied(good: Good) -> frozenset[str]:
-    """Returns the streams that lose data in the run without faults."""
-    requests = (
-        decode(record.data, unknown="keep")
-        for record in good.run.records
-        if record.kind is RecordKind.FRAME and record.direction is Direction.REQUEST
-    )
-    segments = (request.segment for request in requests if isinstance(request, TruncateSegment | DeleteSegment))
-    return frozenset(_stream(segment) for segment in segments if parent_of(segment) is None)
 
 
 def _in_order(wanted: Segments, stored: Segments, name: str, records: Iterable[Record]) -> bool:
