@@ -75,8 +75,8 @@ def judged(good: Good, run: Run, *, keep_order: bool, timeout_s: float) -> tuple
     lines = [*_of_client(good, run, timeout_s)]
     has_claimed_success = run.error is None and not run.is_hung
     if not any(failure.may_lose for failure in failures):
-        # The bytes that a client has stored before it raised are no event of the run without faults.
-        partial = frozenset() if has_claimed_success else frozenset(map(_stream, good.run.unframed))
+        # A client that raised may have stored a part of its bytes, and may not have removed its events yet.
+        partial = frozenset() if has_claimed_success else frozenset(map(_stream, good.run.unframed)) | _emptied(good)
         lines += compared(
             good.segments,
             run.segments,
@@ -126,6 +126,18 @@ def _ends_bytes(good: Good, run: Run) -> bool:
     return any(
         failure.name.startswith("scale") and point.segment in good.run.unframed for point, failure in run.injections
     )
+
+
+def _emptied(good: Good) -> frozenset[str]:
+    """Returns the streams that lose data in the run without faults. The names of transactions have a second #."""
+    requests = (
+        decode(record.data, unknown="keep")
+        for record in good.run.records
+        if record.kind is RecordKind.FRAME and record.direction is Direction.REQUEST
+    )
+    removals = (request for request in requests if request.type_name in ("TRUNCATE_SEGMENT", "DELETE_SEGMENT"))
+    segments: list[str] = [removal.segment for removal in removals]  # type: ignore[attr-defined]  # both have one
+    return frozenset(_stream(segment) for segment in segments if segment.count("#") == 1)
 
 
 def _is_crash(error: BaseException) -> bool:

@@ -140,6 +140,19 @@ async def test_no_client_breaks_and_invented_replies_break_no_rule(
     } == {True}
 
 
+async def test_events_that_a_client_could_not_remove_are_no_finding() -> None:
+    async def removes(mock: ExploredCluster) -> None:
+        await writes(mock)
+        async with connect(f"tcp://{mock.controller_uri}") as client, client.event_reader("shop", "orders") as reader:
+            await anext(reader)
+            await client.controller.truncate_stream("shop", "orders", reader.cut)
+
+    match = "rpc = truncateStream or type = READ_SEGMENT"
+    explored = await explore(removes, prepare=prepare, match=match, failures=["NOT_FOUND*", "NoSuchSegment"])
+    assert explored.findings == [], str(explored)
+    assert explored.runs > 2
+
+
 async def test_an_application_that_retries_with_a_new_writer_stores_events_twice() -> None:
     async def retries(mock: ExploredCluster) -> None:
         async with connect(f"tcp://{mock.controller_uri}") as client:

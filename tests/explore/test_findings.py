@@ -43,6 +43,7 @@ def frames(name: str) -> list[tuple[Record, Command]]:
         ("rust_append_unsupported.jsonl", "OPERATION_UNSUPPORTED", 1),
         ("rust_group_wrong_host.jsonl", "WRONG_HOST", 1),
         ("rust_reader_online.jsonl", "TABLE_KEY_BAD_VERSION", 1),
+        ("rust_stream_deleted.jsonl", "NO_SUCH_SEGMENT", 1),
     ],
 )
 def test_the_rust_client_changes_nothing_after_a_failure(name: str, failure: str, times: int) -> None:

@@ -108,8 +108,8 @@ class Scaling:
             raise InvalidArgument(f"the new key ranges do not cover the keys of segments {list(sealed)}")
         count = len(current.segments) - len(sealed) + len(ranges)
         self._core.check_segments("segments of a stream", count)
-        if count < stream.config.scaling.min_segments:
-            raise ScaleRefused(stream.full_name, f"{count} segments are below {stream.config.scaling.min_segments}")
+        if count < (least := stream.config.scaling.min_segments):
+            raise ScaleRefused(stream.full_name, f"it has at least {least} segments, not {count}")
 
     def _begin(self, stream: Stream, sealed: tuple[int, ...], ranges: tuple[KeyRange, ...]) -> None:
         due_ms = self._core.now_ms() + self._core.config.scale_delay_ms
