@@ -684,6 +684,7 @@ def segstore_explore(request: pytest.FixtureRequest) -> testing.Explore:
             pytest.fail(_HOLDS_THE_LOCK, pytrace=False)
         else:
             coroutine = partial(in_a_thread, client)
+            options = {"jobs": 1, **options}  # what the function shares may not be for several threads
         WouldBlock.check("segstore_explore", "segstore.explore.explore(…)")
         # Not in this thread, whose current event loop is not ours to change.
         with ThreadPoolExecutor(1, "segstore explorer") as pool:

@@ -1,7 +1,7 @@
 """The failures that the explorer injects, and the points at which each can be injected.
 
-A failure is the action of a fault rule, or a change of the world (`segstore.explore.world`) that is complete before the
-request passes. `failures_at` lists the failures of a point, and why other failures cannot be injected there.
+A failure is the action of a fault rule, a change of the world (`segstore.explore.world`) that is complete before the
+request passes, or both. `failures_at` lists the failures of a point, and why other failures cannot be injected there.
 
 Sources: `PravegaRequestProcessor.handleException` and `AppendProcessor.handleException` for the failures of commands;
 `controller.proto` for the statuses of calls; `ControllerImpl` and `SegmentOutputStreamImpl` for what the reference's
@@ -10,7 +10,7 @@ client tries again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -28,7 +28,7 @@ class Failure(NamedTuple):
 
     Args:
         name: What `--failures` selects, such as "cut after".
-        action: The action of a fault rule; None for a change.
+        action: The action of a fault rule; None if the request passes.
         change: A change of the world before the request passes.
         is_lasting: Whether all later requests of the type fail, too.
         may_wait: Whether a client may then wait longer than a run: the failure lasts, the events are gone, the reply
@@ -44,6 +44,11 @@ class Failure(NamedTuple):
     may_wait: bool = False
     is_retried: bool = False
     may_lose: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Its name; for a status of a call, only whether the call was executed."""
+        return self.name.rpartition(", ")[2]
 
 
 class NotInjected(NamedTuple):
@@ -63,10 +68,8 @@ _CUTS: Final = tuple(
         ("reset after", {"close": "after", "reset": True}),
     )
 )
-_REPLIES: Final = (
-    Failure("reply twice", {"duplicate": "reply"}, is_retried=True),
-    Failure("reply lost", {"drop": "reply"}, may_wait=True),
-)
+_TWICE: Final = Failure("reply twice", {"duplicate": "reply"}, is_retried=True)
+_LOST: Final = Failure("reply lost", {"drop": "reply"}, may_wait=True)
 _WRONG_HOST: Final = (
     Failure("WrongHost", {"error": "WrongHost"}, is_retried=True),
     Failure("WrongHost for ever", {"error": "WrongHost"}, is_lasting=True, may_wait=True),
@@ -103,47 +106,46 @@ _RETRIED_STATUSES: Final = frozenset(
 """The statuses after which `ControllerImpl` calls again; a call that may not be repeated may fail with them."""
 _SUCCESSES: Final = frozenset({"SUCCESS", "OK", "STARTED", "IN_PROGRESS", "OPEN", "COMMITTING", "COMMITTED"})
 """States that a controller reports only if they are true."""
-_NO_PIPES: Final = "gRPC owns the controller's sockets"
-
-
+_TAIL_LOST: Final = "store restarts, tail lost"
+_NO_PIPES: Final = tuple(NotInjected(name, "gRPC owns the controller's sockets") for name in ("cut", "half-open"))
 _REPLY_GONE: Final = frozenset({"cut after", "cut within", "reset after", "half-open", "store restarts"})
 """The request is executed and not answered: a conditional update of a table that is repeated conflicts with itself."""
 
 
-def failures_at(point: Point, *, late_s: float, stores: int, streams: bool = True) -> Iterator[Failure | NotInjected]:
-    """Yields the failures of a point. late_s: how late a late reply is. stores: the number of stores.
+class World(NamedTuple):
+    """The cluster of an exploration. streams: whether its controller knows streams. late_s: how late replies are."""
 
-    streams: whether the controller knows streams.
-    """
-    for failure in _all_at(point, late_s, stores, streams=streams):
+    late_s: float
+    stores: int = 1
+    streams: bool = True
+    tokens: bool = False
+
+
+def failures_at(point: Point, world: World) -> Iterator[Failure | NotInjected]:
+    """Yields the failures of a point, and why other failures cannot be injected there."""
+    late = Failure("reply late", {"delay_ms": world.late_s * 1000, "at": "after"})
+    failures: Iterable[Failure | NotInjected]
+    if point.is_call:
+        # Lost and late replies first: a budget may end before the many statuses.
+        failures = (late, _LOST, *_of_call(point.type_name, point.reply), *_NO_PIPES)
+    else:
+        failures = (*_of_request(point), late)
+    for failure in (*failures, *_of_world(point, world)):
         if isinstance(failure, Failure) and failure.name in _REPLY_GONE and point.type_name in _KEYS:
             yield failure._replace(is_retried=False)
         else:
             yield failure
 
 
-def _all_at(point: Point, late_s: float, stores: int, *, streams: bool) -> Iterator[Failure | NotInjected]:
-    if point.is_call:
-        # Lost and late replies first: a budget may end before the many statuses.
-        yield Failure("reply late", {"delay_ms": late_s * 1000, "at": "after"})
-        yield Failure("reply lost", {"drop": "reply"}, may_wait=True)
-        yield from _of_call(point.type_name, point.reply)
-        yield NotInjected("cut", _NO_PIPES)
-        yield NotInjected("half-open", _NO_PIPES)
-    else:
-        yield from _of_request(point)
-        yield Failure("reply late", {"delay_ms": late_s * 1000, "at": "after"})
-    yield from _of_world(point, stores, streams=streams)
-
-
 def _of_request(point: Point) -> Iterator[Failure]:
-    yield from _CUTS
     name = point.type_name
+    yield from _CUTS
     if name == "READ_SEGMENT":
         yield Failure(
             "cut in an event", {"close": "after", "reply_bytes": _READ_BYTES + len(point.segment)}, is_retried=True
         )
-    yield from _REPLIES
+    yield _TWICE
+    yield _LOST
     if name == "HELLO":
         return
     yield from _WRONG_HOST
@@ -170,14 +172,17 @@ def _of_call(rpc: str, good: str) -> tuple[Failure, ...]:
     return tuple(failures)
 
 
-def _of_world(point: Point, stores: int, *, streams: bool) -> Iterator[Failure | NotInjected]:
+def _of_world(point: Point, world: World) -> Iterator[Failure | NotInjected]:
     kind = kind_of(point.segment) if point.segment else "none"
     for name, change in CHANGES.items():
-        if change.needs and kind not in change.needs:
+        if (change.needs and kind not in change.needs) or change.tokens > world.tokens:
             continue
-        why = change.why_not(stores, streams=streams)
-        if why:
-            yield NotInjected(name, why)
-        else:
-            loses = change.may_lose
-            yield Failure(name, change=change, is_retried=not loses, may_lose=loses, may_wait=loses)
+        why = change.why_not(world.stores, streams=world.streams)
+        loses = change.may_lose
+        yield (
+            NotInjected(name, why)
+            if why
+            else Failure(name, change=change, is_retried=not loses, may_lose=loses, may_wait=loses)
+        )
+    if point.type_name in _WRITES | _KEYS:
+        yield Failure(_TAIL_LOST, {"close": "before", "reset": True}, CHANGES["store restarts"], is_retried=True)

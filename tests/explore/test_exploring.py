@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from segstore.explore import CommandError, ExploredCluster, Point, explore, explore_trace, failures_at, junit
+from segstore.explore import CommandError, ExploredCluster, Point, World, explore, explore_trace, failures_at, junit
 from segstore.explore.world import CHANGES, Change
 from segstore.traces import TraceClient
 from segstore.wire import (
@@ -236,7 +236,7 @@ async def test_a_container_moves_to_the_next_of_several_stores() -> None:
 
 def test_lost_and_late_replies_of_calls_come_before_their_statuses() -> None:
     point = Point("createScope", 1, True, "call createScope", "", "SUCCESS")
-    names = [failure.name for failure in failures_at(point, late_s=1, stores=1)]
+    names = [failure.name for failure in failures_at(point, World(1))]
     assert names[:2] == ["reply late", "reply lost"]
 
 

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from segstore.explore.running import Client, Run, RunSetting, run_once
+from segstore.explore.options import Client, ExplorerSetting
+from segstore.explore.running import Run, run_once
 from segstore.wire.history import Verdicts, judge, placed
 
 Patch = Callable[[Any, str, Any], None]
@@ -65,5 +66,5 @@ async def judged(scenario: Client, fault: str = "", timeout_s: float = 3.0) -> t
             mock.faults.add(**FAULTS[fault])
         await scenario(mock)
 
-    run = await run_once(RunSetting(with_fault, "", timeout_s, 1, None))
+    run = await run_once(ExplorerSetting(with_fault, timeout_s=timeout_s))
     return run, judge(placed(run.records, "run"))
