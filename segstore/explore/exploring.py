@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -65,19 +64,19 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
     with _quiet():
         if setting.prepare is not None:
             setting = await prepared(setting, setting.prepare)
-        first = await _good_run(setting)
+        (first, second), notes = await _good_runs(setting)
         if not first.points:
             raise ValueError(
                 "the client made no request: it must use {controller}, {host} and {port}, or SEGSTORE_CONTROLLER, and "
                 "no address of its own"
             )
-        setting = setting._replace(leaked=first.leaked)
-        good, notes = good_of(first, await _good_run(setting), setting.wanted)
+        setting = setting._replace(leaked=first.leaked, jobs=1 if notes else setting.jobs)
+        good, differences = good_of(first, second, setting.wanted)
         if setting.wanted is not None:
             missed = compared(setting.wanted, first.segments, first.records if setting.keep_order else None)
             if missed:
                 raise ValueError(f"the client's results differ from what is wanted: {'; '.join(missed)}")
-        return await _Explorer(setting, good, notes, until_s).explored()
+        return await _Explorer(setting, good, notes + differences, until_s).explored()
 
 
 @contextmanager
@@ -95,6 +94,24 @@ def _quiet() -> Iterator[None]:
     finally:
         for logger in loggers:
             logger.removeFilter(is_severe)
+
+
+async def _good_runs(setting: ExplorerSetting) -> tuple[list[Run], list[str]]:
+    """Runs the client twice without faults, if it can be side by side; returns a note if it cannot.
+
+    Raises the client's error.
+    """
+    if setting.side_by_side == 1:
+        return [await _good_run(setting), await _good_run(setting)], []
+    both = await asyncio.gather(_good_run(setting), _good_run(setting), return_exceptions=True)
+    runs = [run for run in both if isinstance(run, Run)]
+    errors = [error for error in both if isinstance(error, BaseException)]
+    if not runs:
+        raise errors[0]
+    if not errors:
+        return runs, []
+    runs.append(await _good_run(setting))
+    return runs, [f"runs are one by one, because side by side the client fails even without a fault: {errors[0]}"]
 
 
 async def _good_run(setting: ExplorerSetting) -> Run:
@@ -215,21 +232,22 @@ class _Explorer:
         """Runs the client once for each entry, several side by side."""
         self._total += len(runs)
         cells: dict[int, Cell] = {}
-        waiting = iter(enumerate(runs))
+        waiting = (entry for entry in enumerate(runs))
 
         async def work() -> None:
-            while self._until_s is None or time.monotonic() < self._until_s:
-                number, injections = next(waiting, (-1, ()))
-                if number < 0:
+            for number, injections in waiting:
+                if self._until_s is not None and time.monotonic() >= self._until_s:
                     return
-                cells[number] = await self._run(injections)
+                try:
+                    cells[number] = await self._run(injections)
+                except BaseException:
+                    waiting.close()  # other runs end, and no run starts
+                    raise
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._setting.jobs or 2 * (os.cpu_count() or 1), len(runs))):
-                    group.create_task(work())
-        except ExceptionGroup as errors:  # trouble of the machine, of which the first sentence is enough
-            raise errors.exceptions[0] from None
+        workers = (work() for _ in range(min(self._setting.side_by_side, len(runs))))
+        for outcome in await asyncio.gather(*workers, return_exceptions=True):
+            if outcome is not None:  # trouble of the machine
+                raise outcome
         self._cells += [cell for _, cell in sorted(cells.items())]
         if skipped := len(runs) - len(cells):
             more = "1 more run" if skipped == 1 else f"{skipped:,} more runs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
@@ -91,6 +92,11 @@ class ExplorerSetting(NamedTuple):
     tell: Tell = lambda done, of, finding: None
     prepared: Snapshots | None = None
     leaked: int = 0
+
+    @property
+    def side_by_side(self) -> int:
+        """The number of runs side by side."""
+        return self.jobs or 2 * (os.cpu_count() or 1)
 
     @property
     def repeating(self) -> dict[str, object]:
