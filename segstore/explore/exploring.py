@@ -277,9 +277,11 @@ class _Explorer:
         why = why or "; ".join(run.impossible.values())
         is_made = not why and all(str(injection) in run.reached for injection in injections)
         if is_made and len(injections) == 1:
+            failed = str(injections[0].point)
             known = {point.alike for point in self._good.run.points}
-            new = [alike for alike in classes_of(run.chosen) if alike.name not in known]
-            self._new[name_of(injections)] = new
+            self._new[name_of(injections)] = classes_of(
+                point for point in run.chosen if point.alike not in known and str(point) != failed
+            )
         self._setting.tell(self._runs, self._total, finding)
         return Cell(injections, finding, is_made, why)
 

@@ -115,10 +115,13 @@ class Injection(NamedTuple):
     def rule(self) -> dict[str, Any]:
         """The rule of a fault file that injects it, without a name; a change of the world holds the request."""
         nth = {"skip": self.point.nth - 1} if self.failure.is_lasting else {"nth": self.point.nth}
-        action = self.failure.action
-        if self.failure.change is None:
-            return {"match": self.point.match, **nth, "do": action}
-        return {"match": self.point.match, **nth, "do": ["hold", *([] if action is None else [action])]}
+        return {"match": self.point.match, **nth, "do": "hold" if self.failure.change else self.failure.action}
+
+    def add_to(self, mock: ExploredCluster) -> None:
+        """Adds its rule to a cluster, and a rule for what happens to the request after a change."""
+        mock.faults.add(**self.rule, name=str(self))
+        if self.failure.change is not None and self.failure.action is not None:
+            mock.faults.add(**self.rule | {"do": self.failure.action})
 
     async def change(self, mock: ExploredCluster, change: Change, impossible: dict[str, str]) -> None:
         """Changes the world once its request is held, and releases the request. impossible: injection → why not."""
@@ -215,7 +218,7 @@ async def run_once(setting: ExplorerSetting, *injections: Injection) -> Run:
         changes = []
         try:
             for injection in injections:
-                mock.faults.add(**injection.rule, name=str(injection))
+                injection.add_to(mock)
                 if (change := injection.failure.change) is not None:
                     changes.append(asyncio.create_task(injection.change(mock, change, impossible), name=_TASK))
             started_s = time.monotonic()

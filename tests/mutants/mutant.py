@@ -22,16 +22,12 @@ FAULTS = {
 
 
 class Mutant(NamedTuple):
-    """A defect. plant: patches classes. fault: a name of `FAULTS` under which the defect shows; "" for none.
-
-    unexplored: why `explore` does not find it.
-    """
+    """A defect. plant: patches classes. fault: a name of `FAULTS` under which the defect shows; "" for none."""
 
     plant: Callable[[Patch], None]
     rule: str
     scenario: Client
     fault: str = ""
-    unexplored: str = ""
 
     @property
     def name(self) -> str:
@@ -48,11 +44,11 @@ class Mutant(NamedTuple):
 class Planted(list[Mutant]):
     """A list of mutants, to which the functions that plant them are added by a decorator."""
 
-    def mutant(self, rule: str, scenario: Client, fault: str = "", unexplored: str = "") -> Callable[..., Any]:
+    def mutant(self, rule: str, scenario: Client, fault: str = "") -> Callable[..., Any]:
         """Returns a decorator; the arguments are those of `Mutant`."""
 
         def add(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
-            self.append(Mutant(plant, rule, scenario, fault, unexplored))
+            self.append(Mutant(plant, rule, scenario, fault))
             return plant
 
         return add
