@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from segstore.explore.points import Point, kind_of
-from segstore.explore.world import CHANGES, Change
+from segstore.explore.world import CHANGES, STREAMS, Change
 from segstore.wire.controller_api import METHODS, STATUSES
 
 _WITHIN_BYTES: Final = 11
@@ -107,7 +107,7 @@ _RETRIED_STATUSES: Final = frozenset(
 _SUCCESSES: Final = frozenset({"SUCCESS", "OK", "STARTED", "IN_PROGRESS", "OPEN", "COMMITTING", "COMMITTED"})
 """States that a controller reports only if they are true."""
 _TAIL_LOST: Final = "store restarts, tail lost"
-_NO_PIPES: Final = tuple(NotInjected(name, "gRPC owns the controller's sockets") for name in ("cut", "half-open"))
+_NO_PIPES: Final = NotInjected("cut", "gRPC owns the controller's sockets")
 _REPLY_GONE: Final = frozenset({"cut after", "cut within", "reset after", "half-open", "store restarts"})
 """The request is executed and not answered: a conditional update of a table that is repeated conflicts with itself."""
 
@@ -127,7 +127,7 @@ def failures_at(point: Point, world: World) -> Iterator[Failure | NotInjected]:
     failures: Iterable[Failure | NotInjected]
     if point.is_call:
         # Lost and late replies first: a budget may end before the many statuses.
-        failures = (late, _LOST, *_of_call(point.type_name, point.reply), *_NO_PIPES)
+        failures = (late, _LOST, *_of_call(point.type_name, point.reply), _NO_PIPES)
     else:
         failures = (*_of_request(point), late)
     for failure in (*failures, *_of_world(point, world)):
@@ -177,12 +177,12 @@ def _of_world(point: Point, world: World) -> Iterator[Failure | NotInjected]:
     for name, change in CHANGES.items():
         if (change.needs and kind not in change.needs) or change.tokens > world.tokens:
             continue
-        why = change.why_not(world.stores, streams=world.streams)
         loses = change.may_lose
-        yield (
-            NotInjected(name, why)
-            if why
-            else Failure(name, change=change, is_retried=not loses, may_lose=loses, may_wait=loses)
-        )
+        if change.stores > world.stores:
+            yield NotInjected(name, f"it takes {change.stores} stores")
+        elif change.needs and change.needs <= STREAMS and not world.streams:
+            yield NotInjected(name, "the client has called no controller")
+        else:
+            yield Failure(name, change=change, is_retried=not loses, may_lose=loses, may_wait=loses)
     if point.type_name in _WRITES | _KEYS:
         yield Failure(_TAIL_LOST, {"close": "before", "reset": True}, CHANGES["store restarts"], is_retried=True)

@@ -18,12 +18,12 @@ from uuid import UUID
 from segstore.explore.commands import ClientFailed
 from segstore.explore.failures import APPENDS
 from segstore.explore.options import ExplorerSetting, Segments
-from segstore.explore.running import Run
+from segstore.explore.running import Run, events_of
 from segstore.server.replay import read_script
 from segstore.wire import decode
-from segstore.wire.blocks import Append, split_events
+from segstore.wire.blocks import Append
 from segstore.wire.history import RULES, Broken, judge, placed
-from segstore.wire.names import parent_of, stream_of
+from segstore.wire.names import stream_of
 from segstore.wire.printable import printable
 from segstore.wire.trace import Call, Direction, Record, RecordKind
 
@@ -207,6 +207,7 @@ def compared(
     streams that are not compared. missing: whether missing events count.
     """
     lines = []
+    writer_of = {} if records is None else _writers(records)
     by_stream, stored_by_stream = _by_stream(wanted), _by_stream(stored)
     for name in dict.fromkeys((*by_stream, *stored_by_stream)):
         expected, actual = Counter(by_stream.get(name, ())), Counter(stored_by_stream.get(name, ()))
@@ -220,7 +221,7 @@ def compared(
             lines.append(f"duplicated: {name} has {_shown_events(again)} more than once")
         if extra - again:
             lines.append(f"foreign: {name} has {_shown_events(extra - again)}, which no client sent")
-        if records is not None and not _in_order(wanted, stored, name, records):
+        if records is not None and not _in_order(wanted, stored, name, writer_of):
             lines.append(f"reordered: {name} has a writer's events in another order")
     return lines
 
@@ -236,33 +237,29 @@ def _stream(segment: str) -> str:
     return stream_of(segment) or segment
 
 
-def _in_order(wanted: Segments, stored: Segments, name: str, records: Iterable[Record]) -> bool:
-    """Whether events of a writer that shared a segment keep their order; different writers may interleave."""
-    mine = [events for segment, events in wanted.items() if _stream(segment) == name]
-    actual = [events for segment, events in stored.items() if _stream(segment) == name]
-    pairs = [(before, now) for before in mine for now in actual]
-    if all(_same_order(before, now) for before, now in pairs):
-        return True
-    writer_of = _writers(records, name)
-    # Merged events have no writer here, so all of them must keep one order.
+def _in_order(wanted: Segments, stored: Segments, name: str, writer_of: Mapping[bytes, UUID]) -> bool:
+    """Whether events of a writer that shared a segment keep their order; different writers may interleave.
+
+    Merged events have no writer here, so all of them must keep one order.
+    """
     return all(
         _same_order(
             [event for event in before if writer_of.get(event) == writer],
             [event for event in now if writer_of.get(event) == writer],
         )
-        for before, now in pairs
+        for segment, before in wanted.items()
+        for other, now in stored.items()
+        if _stream(segment) == name == _stream(other)
         for writer in {writer_of.get(event) for event in before}
     )
 
 
-def _writers(records: Iterable[Record], name: str) -> dict[bytes, UUID]:
+def _writers(records: Iterable[Record]) -> dict[bytes, UUID]:
+    """Returns event → its first writer."""
     writers: dict[bytes, UUID] = {}
     for step in read_script(records):
-        if isinstance(step.item, Append) and _stream(parent_of(step.item.segment) or step.item.segment) == name:
-            events: list[bytes] = []
-            data = bytes(step.item.data)
-            split_events(data, 0, len(data), 0, lambda event, *_: event, None, events)
-            for event in events:
+        if isinstance(step.item, Append):
+            for event in events_of(bytes(step.item.data))[0]:
                 writers.setdefault(event, step.item.writer_id)
     return writers
 

@@ -325,12 +325,17 @@ def _contents(mock: ExploredCluster) -> tuple[dict[str, list[bytes]], frozenset[
         if is_index(name) or parent_of(name) or segment.is_table or "/_" in f"/{name}":
             continue
         data = segment.read_bytes(segment.start_offset, segment.length - segment.start_offset)
-        events: list[bytes] = []
-        if split_events(data, 0, len(data), 0, lambda event, *_: event, None, events) != len(data):
-            events = [data]
+        events, length = events_of(data)
+        contents[name] = events if length == len(data) else [data]
+        if length != len(data):
             unframed.add(name)
-        contents[name] = events
     return contents, frozenset(unframed)
+
+
+def events_of(data: bytes) -> tuple[list[bytes], int]:
+    """Returns the whole events at the start of data, and their length."""
+    events: list[bytes] = []
+    return events, split_events(data, 0, len(data), 0, lambda event, *_: event, None, events)
 
 
 class MemoryRecorder(TraceRecorder):

@@ -23,7 +23,7 @@ _OUTAGE_S: Final = 0.1
 _SCALES_S: Final = 5.0
 _LOOK_S: Final = 0.005
 TOKEN_LIFE_S: Final = 600
-_STREAMS: Final = frozenset({"stream", "transaction"})
+STREAMS: Final = frozenset({"stream", "transaction"})
 """The kinds of segment that belong to a user's stream."""
 _GROUPS: Final = frozenset({"reader group"})
 
@@ -42,12 +42,6 @@ class Change(NamedTuple):
     stores: int = 1
     may_lose: bool = False
     tokens: bool = False
-
-    def why_not(self, stores: int, *, streams: bool) -> str:
-        """Returns why it cannot happen in a cluster, or ""."""
-        if self.needs and self.needs <= _STREAMS and not streams:
-            return "the client has called no controller"
-        return "" if stores >= self.stores else f"it takes {self.stores} stores"
 
 
 class CannotChange(RuntimeError):
@@ -152,14 +146,14 @@ CHANGES: Final[dict[str, Change]] = {
     "half-open": Change(partial(_disturb, "half_open")),
     "store restarts": Change(partial(_disturb, "down")),
     "tokens expire": Change(_expire, tokens=True),
-    "container moves": Change(_move, _STREAMS | _GROUPS | {"table", "transient", "other"}, stores=2),
+    "container moves": Change(_move, STREAMS | _GROUPS | {"table", "transient", "other"}, stores=2),
     "reader joins and leaves": Change(_join, _GROUPS),
     "reader joins, reads and leaves": Change(_join_and_read, _GROUPS, may_lose=True),
-    "scale up": Change(partial(_scale, 1), _STREAMS),
-    "scale down": Change(partial(_scale, -1), _STREAMS),
-    "truncated at the tail": Change(_truncate, _STREAMS, may_lose=True),
-    "stream sealed": Change(_seal, _STREAMS, may_lose=True),
-    "stream deleted": Change(_delete, _STREAMS, may_lose=True),
+    "scale up": Change(partial(_scale, 1), STREAMS),
+    "scale down": Change(partial(_scale, -1), STREAMS),
+    "truncated at the tail": Change(_truncate, STREAMS, may_lose=True),
+    "stream sealed": Change(_seal, STREAMS, may_lose=True),
+    "stream deleted": Change(_delete, STREAMS, may_lose=True),
     "transaction aborted": Change(_abort, frozenset({"transaction"}), may_lose=True),
 }
 """Name → change."""
