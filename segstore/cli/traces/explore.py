@@ -61,6 +61,7 @@ def _baseline(ctx: click.Context, option: click.Parameter, path: Path | None) ->
 
 
 _FILE: Final = NewPath(dir_okay=False, path_type=Path)
+_SECONDS: Final = Finite(0, MAX_WAIT_S, min_open=True)
 
 
 @click.command(
@@ -79,23 +80,11 @@ _FILE: Final = NewPath(dir_okay=False, path_type=Path)
 @click.option("--only", default="", metavar="NAME", help="Repeat one run: 'cut after at APPEND_BLOCK_END 1'.")
 @click.option("--all", "complete", is_flag=True, help="Try all points, not only three of each class.")
 @click.option("--pairs", is_flag=True, help="Then combine two failures.")
-@click.option(
-    "--budget",
-    "budget_s",
-    type=Finite(0, MAX_WAIT_S, min_open=True),
-    metavar="SECONDS",
-    help="Start no run after this time.",
-)
+@click.option("--budget", "budget_s", type=_SECONDS, metavar="SECONDS", help="Start no run after this time.")
 @click.option("--seed", type=int, default=0, help="Shuffle runs of the same rank.")
 @click.option("-j", "--jobs", type=click.IntRange(1, 64), help="Runs side by side. Default: two for each core.")
 @click.option("--stores", type=click.IntRange(1, 16), help="Default: 2; 1 if the command names {host} or {port}.")
-@click.option(
-    "--timeout-s",
-    type=Finite(0, MAX_WAIT_S, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="After this time a client has hung.",
-)
+@click.option("--timeout-s", type=_SECONDS, default=10.0, show_default=True, help="After this time a client has hung.")
 @click.option("--tokens", is_flag=True, help="Stores check delegation tokens, which can expire.")
 @click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
 @click.option("--out", type=NewPath(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
@@ -200,10 +189,8 @@ def _print_plan(plan: Plan) -> None:
     for alike in plan.classes:
         echo(alike, err=True)
     classes, runs = len(plan.classes), len(plan.injections)
-    echo(
-        f"{classes} class{'es' if classes != 1 else ''} of requests and calls, {runs:,} run{'s' if runs != 1 else ''}",
-        err=True,
-    )
+    many = "es" if classes != 1 else "", "s" if runs != 1 else ""
+    echo(f"{classes} class{many[0]} of requests and calls, {runs:,} run{many[1]}", err=True)
 
 
 def _tell(done: int, of: int, finding: Finding | None) -> None:
