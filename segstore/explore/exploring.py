@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from random import Random
 from typing import Any, Final, NamedTuple, Unpack
 
-from segstore.explore.failures import Failure, World, failures_at
+from segstore.explore.failures import Failure, failures_at
 from segstore.explore.judging import Good, compared, good_of, judged
 from segstore.explore.options import Client, ExploreOptions, ExplorerSetting, Segments
 from segstore.explore.points import Point, PointClass, classes_of
@@ -28,7 +28,6 @@ from segstore.server.replay import Step, read_script
 from segstore.traces import TraceClient, shortened
 from segstore.wire.trace import Record, check_possible, parse_filter
 
-_LATE_FRACTION: Final = 0.5
 _SERVER: Final = "segstore.server"
 Injections = tuple[Injection, ...]
 
@@ -70,7 +69,8 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
                 "the client made no request: it must use {controller}, {host} and {port}, or SEGSTORE_CONTROLLER, and "
                 "no address of its own"
             )
-        setting = setting._replace(leaked=first.leaked, jobs=1 if notes else setting.jobs)
+        streams = setting.prepare is not None or any(point.is_call for point in first.points)
+        setting = setting._replace(leaked=first.leaked, streams=streams, jobs=1 if notes else setting.jobs)
         good, differences = good_of(first, second, setting.wanted)
         if setting.wanted is not None:
             missed = compared(setting.wanted, first.segments, first.records if setting.keep_order else None)
@@ -140,14 +140,11 @@ class _Explorer:
         self._new: dict[str, list[PointClass]] = {}
         self._not_injected: Counter[tuple[str, str]] = Counter()
         self._unknown: Counter[tuple[str, str]] = Counter()
-        has_streams = setting.prepared is not None or any(point.is_call for point in good.run.points)
-        late_s = setting.timeout_s * _LATE_FRACTION
-        self._world = World(late_s, setting.stores, has_streams, setting.tokens)
 
     async def explored(self) -> Exploration:
         """Runs the client with each failure. Raises ValueError for a pattern or a name that selects nothing."""
         setting, good = self._setting, self._good
-        names = {failure.name for point in good.run.points for failure in failures_at(point, self._world)}
+        names = {failure.name for point in good.run.points for failure in failures_at(point, setting)}
         for pattern in setting.failures:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise ValueError(f"no failure at any request or call of the client has a name like {pattern!r}")
@@ -165,7 +162,7 @@ class _Explorer:
 
     def _injections(self, point: Point, not_injected: Counter[tuple[str, str]] | None = None) -> Iterator[Injection]:
         """Yields the injections at a point that the patterns select."""
-        for failure in failures_at(point, self._world):
+        for failure in failures_at(point, self._setting):
             if not any(fnmatchcase(failure.name, pattern) for pattern in self._setting.failures):
                 continue
             if isinstance(failure, Failure):

@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from segstore.explore.options import ExplorerSetting
 from segstore.explore.points import Point, kind_of
 from segstore.explore.world import CHANGES, STREAMS, Change
 from segstore.wire.controller_api import METHODS, STATUSES
 
+_LATE_MS: Final = 500
+"""How late a late reply is, for each second after which a client has hung."""
 _WITHIN_BYTES: Final = 11
 _READ_BYTES: Final = 48
 """Bytes of a SegmentRead before its data, without the name of the segment, and the header and start of an event."""
@@ -112,25 +115,16 @@ _REPLY_GONE: Final = frozenset({"cut after", "cut within", "reset after", "half-
 """The request is executed and not answered: a conditional update of a table that is repeated conflicts with itself."""
 
 
-class World(NamedTuple):
-    """The cluster of an exploration. streams: whether its controller knows streams. late_s: how late replies are."""
-
-    late_s: float
-    stores: int = 1
-    streams: bool = True
-    tokens: bool = False
-
-
-def failures_at(point: Point, world: World) -> Iterator[Failure | NotInjected]:
+def failures_at(point: Point, setting: ExplorerSetting) -> Iterator[Failure | NotInjected]:
     """Yields the failures of a point, and why other failures cannot be injected there."""
-    late = Failure("reply late", {"delay_ms": world.late_s * 1000, "at": "after"})
+    late = Failure("reply late", {"delay_ms": setting.timeout_s * _LATE_MS, "at": "after"})
     failures: Iterable[Failure | NotInjected]
     if point.is_call:
         # Lost and late replies first: a budget may end before the many statuses.
         failures = (late, _LOST, *_of_call(point.type_name, point.reply), _NO_PIPES)
     else:
         failures = (*_of_request(point), late)
-    for failure in (*failures, *_of_world(point, world)):
+    for failure in (*failures, *_of_world(point, setting)):
         if isinstance(failure, Failure) and failure.name in _REPLY_GONE and point.type_name in _KEYS:
             yield failure._replace(is_retried=False)
         else:
@@ -172,15 +166,15 @@ def _of_call(rpc: str, good: str) -> tuple[Failure, ...]:
     return tuple(failures)
 
 
-def _of_world(point: Point, world: World) -> Iterator[Failure | NotInjected]:
+def _of_world(point: Point, setting: ExplorerSetting) -> Iterator[Failure | NotInjected]:
     kind = kind_of(point.segment) if point.segment else "none"
     for name, change in CHANGES.items():
-        if (change.needs and kind not in change.needs) or change.tokens > world.tokens:
+        if (change.needs and kind not in change.needs) or change.tokens > setting.tokens:
             continue
         loses = change.may_lose
-        if change.stores > world.stores:
+        if change.stores > setting.stores:
             yield NotInjected(name, f"it takes {change.stores} stores")
-        elif change.needs and change.needs <= STREAMS and not world.streams:
+        elif change.needs and change.needs <= STREAMS and not setting.streams:
             yield NotInjected(name, "the client has called no controller")
         else:
             yield Failure(name, change=change, is_retried=not loses, may_lose=loses, may_wait=loses)

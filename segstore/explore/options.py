@@ -69,6 +69,7 @@ class ExplorerSetting(NamedTuple):
     Args:
         prepared: The snapshot with which each run starts, if any.
         leaked: The number of connections that the client leaves open without faults.
+        streams: Whether the controller knows streams.
     """
 
     client: Client
@@ -92,6 +93,7 @@ class ExplorerSetting(NamedTuple):
     tell: Tell = lambda done, of, finding: None
     prepared: Snapshots | None = None
     leaked: int = 0
+    streams: bool = True
 
     @property
     def side_by_side(self) -> int:

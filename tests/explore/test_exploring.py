@@ -11,17 +11,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from segstore.client import connect
-from segstore.explore import (
-    CommandError,
-    ExploredCluster,
-    Plan,
-    Point,
-    World,
-    explore,
-    explore_trace,
-    failures_at,
-    junit,
-)
+from segstore.explore import CommandError, ExploredCluster, Plan, Point, explore, explore_trace, failures_at, junit
+from segstore.explore.options import ExplorerSetting
 from segstore.explore.world import CHANGES, Change
 from segstore.traces import TraceClient
 from segstore.wire import (
@@ -248,7 +239,7 @@ async def test_a_container_moves_to_the_next_of_several_stores() -> None:
 
 def test_lost_and_late_replies_of_calls_come_before_their_statuses() -> None:
     point = Point("createScope", 1, True, "call createScope", "", "SUCCESS")
-    names = [failure.name for failure in failures_at(point, World(1))]
+    names = [failure.name for failure in failures_at(point, ExplorerSetting(writer))]
     assert names[:2] == ["reply late", "reply lost"]
 
 

@@ -7,4 +7,5 @@ from segstore.explore.options import ExplorerSetting
 
 
 def test_options_are_the_fields_of_a_setting() -> None:
-    assert ExploreOptions.__annotations__.keys() == set(ExplorerSetting._fields) - {"client", "prepared", "leaked"}
+    own = {"client", "prepared", "leaked", "streams"}
+    assert ExploreOptions.__annotations__.keys() == set(ExplorerSetting._fields) - own
