@@ -101,17 +101,15 @@ async def _good_runs(setting: ExplorerSetting) -> tuple[list[Run], list[str]]:
 
     Raises the client's error.
     """
-    if setting.side_by_side == 1:
-        return [await _good_run(setting), await _good_run(setting)], []
-    both = await asyncio.gather(_good_run(setting), _good_run(setting), return_exceptions=True)
+    both: list[Run | BaseException] = []
+    if setting.side_by_side > 1:
+        both = await asyncio.gather(_good_run(setting), _good_run(setting), return_exceptions=True)
     runs = [run for run in both if isinstance(run, Run)]
     errors = [error for error in both if isinstance(error, BaseException)]
-    if not runs:
-        raise errors[0]
-    if not errors:
-        return runs, []
-    runs.append(await _good_run(setting))
-    return runs, [f"runs are one by one, because side by side the client fails even without a fault: {errors[0]}"]
+    while len(runs) < 2:
+        runs.append(await _good_run(setting))
+    why = "runs are one by one, because side by side the client fails even without a fault"
+    return runs, [f"{why}: {error}" for error in errors[:1]]
 
 
 async def _good_run(setting: ExplorerSetting) -> Run:
@@ -347,6 +345,5 @@ async def explore_trace(
 async def wanted_of(records: Iterable[Record], timeout_s: float) -> Segments:
     """Returns the events that a trace's requests store. Raises the errors of `TraceClient`."""
     steps = read_script(records)
-    return (
-        await _good_run(ExplorerSetting(lambda mock: TraceClient(steps).run(mock.host, mock.port), timeout_s=timeout_s))
-    ).segments
+    setting = ExplorerSetting(lambda mock: TraceClient(steps).run(mock.host, mock.port), timeout_s=timeout_s)
+    return (await _good_run(setting)).segments

@@ -546,6 +546,7 @@ async def test_a_client_that_cannot_run_side_by_side_is_run_alone() -> None:
         nonlocal running
         running += 1
         try:
+            await asyncio.sleep(0.01)
             if running > 1:
                 raise OSError("Address already in use")
             await writer(mock)
