@@ -101,7 +101,7 @@ async def _good_runs(setting: ExplorerSetting) -> tuple[list[Run], list[str]]:
 
     Raises the client's error.
     """
-    both: list[Run | BaseException] = []
+    both: Sequence[Run | BaseException] = ()
     if setting.side_by_side > 1:
         both = await asyncio.gather(_good_run(setting), _good_run(setting), return_exceptions=True)
     runs = [run for run in both if isinstance(run, Run)]
