@@ -49,13 +49,13 @@ def without_data(rows: Rows) -> Rows:
 
 def stores(patch: Patch, change: Change) -> None:
     """Stores what `change` returns, while acknowledgements say what was sent."""
-    store, counts = Segment.append, dict[int, int]()
+    store, counts = Segment.append, dict[str, int]()
 
     def append(self: Segment, writer: bytes, rows: Sequence[Any], now_ms: int, decided: bool = False) -> None:
         if not writer or not self.name.startswith("a/s/"):
             store(self, writer, rows, now_ms, decided)
             return
-        counts[id(self)] = number = 1 if not self.length else counts.get(id(self), 0) + 1
+        counts[self.name] = number = 1 if not self.length else counts.get(self.name, 0) + 1
         for each_writer, stored in change(number, self.name, writer, list(rows)):
             last = max(self.attributes.get(each_writer, -1), stored[-1][0])
             store(self, each_writer, stored, now_ms, decided)
@@ -407,12 +407,12 @@ def loses_an_update(patch: Patch) -> None:
 @mutant("not-linearizable", scenarios.table)
 def returns_a_stale_value(patch: Patch) -> None:
     get = TableSegment.get
-    last: dict[tuple[int, bytes], Any] = {}
+    last: dict[bytes, Any] = {}
 
     def stale(table: TableSegment, keys: Any) -> Any:
         entries = get(table, keys)
-        shown = [last.get((id(table), entry[0]), entry) for entry in entries]
-        last.update(((id(table), entry[0]), entry) for entry in entries)
+        shown = [last.get(entry[0], entry) for entry in entries]
+        last.update((entry[0], entry) for entry in entries)
         return shown
 
     patch(TableSegment, "get", stale)

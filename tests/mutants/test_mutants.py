@@ -67,13 +67,14 @@ async def explored(mutant: Mutant) -> tuple[int, bool]:
         with suppress(ClientError, WireError):  # a client that fails in its good run is not explored
             await mutant.scenario(mock)
 
-    good = await explore(client, failures=(), timeout_s=TIMEOUT_S)
+    # One run at a time: mutants share what they remember between clusters.
+    good = await explore(client, failures=(), timeout_s=TIMEOUT_S, jobs=1)
     requests = sum(len(alike.points) for alike in good.classes)
     if any(mutant.rule in finding.kinds for finding in good.findings):
         return requests, True
     is_found = False
     try:
-        await explore(client, timeout_s=TIMEOUT_S, tell=tell)
+        await explore(client, timeout_s=TIMEOUT_S, tell=tell, jobs=1)
     except* _Found:
         is_found = True
     return requests, is_found
