@@ -676,6 +676,7 @@ def segstore_explore(request: pytest.FixtureRequest) -> testing.Explore:
     def run(client: Callable[..., Any] | str | Sequence[str], **options: Unpack[ExploreOptions]) -> Exploration:
         __tracebackhide__ = True
         coroutine: Client
+        alone: dict[str, Any] = {}
         if not callable(client):
             coroutine = CommandClient(words_of(client))
         elif inspect.iscoroutinefunction(client):
@@ -684,9 +685,10 @@ def segstore_explore(request: pytest.FixtureRequest) -> testing.Explore:
             pytest.fail(_HOLDS_THE_LOCK, pytrace=False)
         else:
             coroutine = partial(in_a_thread, client)
+            alone = {"jobs": 1}  # what the function shares may not be for several threads
         WouldBlock.check("segstore_explore", "segstore.explore.explore(…)")
         # Not in this thread, whose current event loop is not ours to change.
         with ThreadPoolExecutor(1, "segstore explorer") as pool:
-            return pool.submit(asyncio.run, explore(coroutine, **{**marked, **options})).result()
+            return pool.submit(asyncio.run, explore(coroutine, **{**alone, **marked, **options})).result()
 
     return run

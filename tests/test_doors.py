@@ -13,7 +13,7 @@ import pytest
 from segstore import pytest_plugin
 from segstore.client import connect
 from segstore.client.tables.table import IterationOptions, KeyValueTable
-from segstore.explore import ExploreOptions, explore
+from segstore.explore import explore
 from segstore.server import MockSegmentStore, StoreOptions, StoreSettings
 from segstore.server.cluster import MockCluster
 from segstore.server.faults import Faults, Observer, Rule, RuleOptions
@@ -95,7 +95,6 @@ def test_options_are_the_fields_of_their_model(options: Any, model: Any, others:
     ("options", "function", "others"),
     [
         (TraceOptions, TraceServer, set()),
-        (ExploreOptions, explore, set()),
         (TapOptions, Tap, set(TapPorts.__annotations__)),
         (IterationOptions, KeyValueTable._iterate, set()),
     ],

@@ -39,9 +39,9 @@ class ClientFailed(RuntimeError):
         # The last lines say why; a panic of Rust stands before its backtrace.
         panic = _PANIC.search(said)
         last = ([panic[0]] if panic else []) + said.strip().splitlines()[-1 if panic else -3 :]
-        shown = "; ".join(printable(line.strip())[:_MOST_SHOWN] for line in last)
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        super().__init__(f"the client ended {how}: {shown}")
+        why = "; ".join(printable(line.strip())[:_MOST_SHOWN] for line in last)
+        super().__init__(f"the client ended {how}" + (f": {why}" if why else ""))
         self.status = status
         self.said = said
 

@@ -1,110 +1,50 @@
 """Explores a client: two runs without faults, then a run for each point and failure, then pairs of failures.
 
-Invariants: runs are in an order that tries each class and failure once before second members; a budget only ends the
-list early; the same seed gives the same order. A run whose failures differ from those of its single failures is
-reported; of a pair, the smallest part that still fails.
+Invariants: the next run is of the class of points, and of the kind of failure, that were tried the least, first members
+before second members; a budget only ends the list early; the same seed gives the same order. Of a pair, the smallest
+part that fails is reported.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from random import Random
-from typing import Any, Final, NamedTuple, TypedDict
+from typing import Any, Final, NamedTuple, Unpack
 
-from segstore.explore.failures import Failure, NotInjected, failures_at
-from segstore.explore.judging import Good, Segments, compared, good_of, judged
+from segstore.explore.failures import Failure, failures_at
+from segstore.explore.judging import Good, compared, good_of, judged
+from segstore.explore.options import Client, ExploreOptions, ExplorerSetting, Segments
 from segstore.explore.points import Point, PointClass, classes_of
-from segstore.explore.results import Cell, Exploration, Finding
-from segstore.explore.running import Client, Injection, Run, RunSetting, prepared, run_once
+from segstore.explore.results import Cell, Exploration, Finding, name_of
+from segstore.explore.running import Injection, Run, prepared, run_once
 from segstore.server.replay import Step, read_script
 from segstore.traces import TraceClient, shortened
 from segstore.wire.trace import Record, check_possible, parse_filter
 
-_LATE_FRACTION: Final = 0.5
 _SERVER: Final = "segstore.server"
+Injections = tuple[Injection, ...]
 
 
 class Plan(NamedTuple):
-    """What will be tried. not_injected: (failure, why) → number of points."""
+    """What will be tried."""
 
     classes: list[PointClass]
     injections: list[Injection]
-    not_injected: Counter[tuple[str, str]]
 
 
-Tell = Callable[[int, int, Finding | None], object]
-"""Takes progress: the number of runs so far, the total, and the finding of the last run, if any."""
-
-
-class ExploreOptions(TypedDict, total=False):
-    """The keyword arguments of `explore`."""
-
-    match: str
-    failures: Sequence[str]
-    only: str
-    timeout_s: float
-    keep_order: bool
-    check: Callable[[Any], str | None] | None
-    stores: int
-    prepare: Client | None
-    wanted: Segments | None
-    complete: bool
-    pairs: bool
-    budget_s: float | None
-    seed: int
-    jobs: int
-    with_http: bool
-    started: Callable[[Plan], object]
-    tell: Tell
-
-
-async def explore(
-    client: Client,
-    *,
-    match: str = "",
-    failures: Sequence[str] = ("*",),
-    only: str = "",
-    timeout_s: float = 5.0,
-    keep_order: bool = True,
-    check: Callable[[Any], str | None] | None = None,
-    stores: int = 1,
-    prepare: Client | None = None,
-    wanted: Segments | None = None,
-    complete: bool = False,
-    pairs: bool = False,
-    budget_s: float | None = None,
-    seed: int = 0,
-    jobs: int = 1,
-    with_http: bool = False,
-    started: Callable[[Plan], object] = lambda plan: None,
-    tell: Tell = lambda done, of, finding: None,
-) -> Exploration:
+async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Exploration:
     """Injects each failure at each point of a client's run, one per run.
 
     Args:
         client: Called with a fresh `ExploredCluster`; returns when done.
-        match: A filter of the requests and calls at which failures are injected.
-        failures: Patterns of names of failures, such as "cut *".
-        only: The name of a run, to repeat it: "cut after at APPEND_BLOCK_END 1".
-        timeout_s: After this time a client has hung.
-        keep_order: Whether each writer's events must keep their order.
-        check: Called after each run with the cluster; returns what else is broken, as "kind: text", or None.
-        stores: The number of stores; containers move with two or more.
-        prepare: Called once with a cluster; each run starts with the state that it leaves.
-        wanted: The events of each segment, if known in advance.
-        complete: Whether all members of a class are tried, not only the first, the second and the last.
-        pairs: Whether to combine two failures where the first one leads to points of new classes.
-        budget_s: Seconds after which no run starts.
-        seed: Chooses the order of equals; 0 for the order of the run.
-        jobs: The number of runs side by side.
-        with_http: Whether each cluster serves the HTTP API.
-        started: Called with the plan before the first run with a failure. tell: called after each run.
+        options: See `ExploreOptions`.
 
     Raises:
         TimeoutError: The run without faults does not end.
@@ -116,44 +56,27 @@ async def explore(
         OSError: A cluster cannot be started.
         Exception: The client's own error in the run without faults.
     """
-    if match.strip():
-        check_possible(parse_filter(match, "request"), "log")
-    begun_s = time.monotonic()
+    setting = ExplorerSetting(client, **options)
+    until_s = None if setting.budget_s is None else time.monotonic() + setting.budget_s
+    if setting.match.strip():
+        check_possible(parse_filter(setting.match, "request"), "log")
     with _quiet():
-        setting = RunSetting(client, match, timeout_s, stores, check, with_http)
-        if prepare is not None:
-            setting = await prepared(setting, prepare)
-        first = await _good_run(setting)
+        if setting.prepare is not None:
+            setting = await prepared(setting, setting.prepare)
+        (first, second), notes = await _good_runs(setting)
         if not first.points:
             raise ValueError(
                 "the client made no request: it must use {controller}, {host} and {port}, or SEGSTORE_CONTROLLER, and "
                 "no address of its own"
             )
-        if first.leaked:
-            setting = setting._replace(leaked=first.leaked)
-        second = await _good_run(setting)
-        good, notes = good_of(first, second, wanted)
-        if wanted is not None and (missed := compared(wanted, first.segments, first.records if keep_order else None)):
-            raise ValueError(f"the client's results differ from what is wanted: {'; '.join(missed)}")
-        explorer = _Explorer(setting, good, keep_order=keep_order, failures=failures, jobs=jobs, tell=tell)
-        explorer.until_s = None if budget_s is None else begun_s + budget_s
-        options = {"stores": stores, "timeout_s": timeout_s, "prepare": prepare, "keep_order": keep_order}
-        defaults = explore.__kwdefaults__ or {}
-        explorer.options = {name: value for name, value in options.items() if value != defaults[name]}
-        explorer.check_patterns(first)
-        plan = explorer.plan(first, complete=complete, random=Random(seed) if seed else None)
-        if only:
-            plan = plan._replace(injections=[])
-        started(plan)
-        explorer.add_good()
-        if only:
-            await explorer.repeat(only, first)
-        else:
-            await explorer.run_all([(injection,) for injection in plan.injections])
-            if pairs:
-                await explorer.run_all(explorer.pairs())
-                explorer.drop_known_pairs()
-        return explorer.result(plan, notes)
+        streams = setting.prepare is not None or any(point.is_call for point in first.points)
+        setting = setting._replace(leaked=first.leaked, streams=streams, jobs=1 if notes else setting.jobs)
+        good, differences = good_of(first, second, setting.wanted)
+        if setting.wanted is not None:
+            missed = compared(setting.wanted, first.segments, first.records if setting.keep_order else None)
+            if missed:
+                raise ValueError(f"the client's results differ from what is wanted: {'; '.join(missed)}")
+        return await _Explorer(setting, good, notes + differences, until_s).explored()
 
 
 @contextmanager
@@ -173,7 +96,23 @@ def _quiet() -> Iterator[None]:
             logger.removeFilter(is_severe)
 
 
-async def _good_run(setting: RunSetting) -> Run:
+async def _good_runs(setting: ExplorerSetting) -> tuple[list[Run], list[str]]:
+    """Runs the client twice without faults, if it can be side by side; returns a note if it cannot.
+
+    Raises the client's error.
+    """
+    both: Sequence[Run | BaseException] = ()
+    if setting.side_by_side > 1:
+        both = await asyncio.gather(_good_run(setting), _good_run(setting), return_exceptions=True)
+    runs = [run for run in both if isinstance(run, Run)]
+    errors = [error for error in both if isinstance(error, BaseException)]
+    while len(runs) < 2:
+        runs.append(await _good_run(setting))
+    why = "runs are one by one, because side by side the client fails even without a fault"
+    return runs, [f"{why}: {error}" for error in errors[:1]]
+
+
+async def _good_run(setting: ExplorerSetting) -> Run:
     run = await run_once(setting)
     if run.is_hung:
         raise TimeoutError(
@@ -185,190 +124,166 @@ async def _good_run(setting: RunSetting) -> Run:
 
 
 class _Explorer:
-    """The runs of an exploration and what they have shown.
+    """The runs of an exploration and what they have shown. until_s: no run starts later; None for no limit."""
 
-    until_s: no run starts later; None for no limit. options: those of `explore` that repeat a run and are no defaults.
-    """
+    # `_new`: the name of a run with one failure → the classes of points that the run without faults has not.
 
-    until_s: float | None = None
-    options: Mapping[str, object] = {}
-
-    def __init__(
-        self, setting: RunSetting, good: Good, *, keep_order: bool, failures: Sequence[str], jobs: int, tell: Tell
-    ) -> None:
+    def __init__(self, setting: ExplorerSetting, good: Good, notes: list[str], until_s: float | None) -> None:
         self._setting = setting
         self._good = good
-        self._keep_order = keep_order
-        self._patterns = failures
-        self._jobs = jobs
-        self._tell = tell
-        self._findings: list[Finding] = []
+        self._notes = notes
+        self._until_s = until_s
+        self._runs = self._total = 2
         self._cells: list[Cell] = []
-        self._newly: list[tuple[Injection, list[Injection]]] = []
+        self._new: dict[str, list[PointClass]] = {}
+        self._not_injected: Counter[tuple[str, str]] = Counter()
         self._unknown: Counter[tuple[str, str]] = Counter()
-        self._impossible: Counter[tuple[str, str]] = Counter()
-        self._notes: list[str] = []
-        self._names: list[str] = []
-        self._runs = 2
-        self._total = 2
-        self._skipped = 0
-        self._has_streams = setting.prepared is not None or any(point.is_call for point in good.run.points)
 
-    def check_patterns(self, run: Run) -> None:
-        """Raises ValueError for a pattern that selects no failure at any point of a run."""
-        names = {failure.name for point in run.points for failure in self._all_at(point)}
-        for pattern in self._patterns:
+    async def explored(self) -> Exploration:
+        """Runs the client with each failure. Raises ValueError for a pattern or a name that selects nothing."""
+        setting, good = self._setting, self._good
+        names = {failure.name for point in good.run.points for failure in failures_at(point, setting)}
+        for pattern in setting.failures:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise ValueError(f"no failure at any request or call of the client has a name like {pattern!r}")
+        classes = classes_of(good.run.chosen)
+        singles = [] if setting.only else self._singles(classes)
+        setting.started(Plan(classes, [injection for (injection,) in singles]))
+        broken = [f"{rule}: {text}" for rule, text in good.broken.items()]
+        broken += [good.run.violation] if good.run.violation else []
+        if broken:
+            self._cells.append(Cell((), Finding((), tuple(broken), good.run.records)))
+        await self._run_all([await self._named(setting.only)] if setting.only else singles)
+        if setting.pairs:
+            await self._run_all(self._pairs())
+        return Exploration(self._runs, classes, self._cells, self._not_injected, self._unknown, self._notes)
 
-    def _all_at(self, point: Point) -> Iterator[Failure | NotInjected]:
-        late_s = self._setting.timeout_s * _LATE_FRACTION
-        return failures_at(point, late_s=late_s, stores=self._setting.stores, streams=self._has_streams)
-
-    def plan(self, run: Run, *, complete: bool, random: Random | None) -> Plan:
-        """Returns the injections of single failures: each class and failure once, then second members."""
-        classes = classes_of(run.chosen)
-        not_injected: Counter[tuple[str, str]] = Counter()
-        ranked: list[tuple[int, int, float, Injection]] = []
-        for alike in classes:
-            for rank, point in enumerate(alike.members(is_complete=complete)):
-                for number, failure in enumerate(self._failures_at(point, not_injected)):
-                    ranked.append((rank, 0 if random else number, random.random() if random else 0, failure))
-        ranked.sort(key=lambda entry: entry[:3])
-        return Plan(classes, [entry[3] for entry in ranked], not_injected)
-
-    def _failures_at(self, point: Point, not_injected: Counter[tuple[str, str]] | None = None) -> Iterator[Injection]:
-        for failure in self._all_at(point):
-            if not any(fnmatchcase(failure.name, pattern) for pattern in self._patterns):
+    def _injections(self, point: Point, not_injected: Counter[tuple[str, str]] | None = None) -> Iterator[Injection]:
+        """Yields the injections at a point that the patterns select."""
+        for failure in failures_at(point, self._setting):
+            if not any(fnmatchcase(failure.name, pattern) for pattern in self._setting.failures):
                 continue
-            if not isinstance(failure, NotInjected):
+            if isinstance(failure, Failure):
                 yield Injection(point, failure)
             elif not_injected is not None:
-                not_injected[failure.name, failure.why] += 1
+                not_injected[failure] += 1
 
-    def add_good(self) -> None:
-        """Adds the rules that the run without faults breaks."""
-        broken = tuple(f"{rule}: {text}" for rule, text in self._good.broken.items())
-        violation = self._good.run.violation
-        if violation:
-            broken += (violation,)
-        if broken:
-            self._findings.append(Finding((), broken, self._good.run.records))
+    def _singles(self, classes: Iterable[PointClass]) -> list[Injections]:
+        return self._varied(
+            (rank, (injection,))
+            for alike in classes
+            for rank, point in enumerate(alike.members(is_complete=self._setting.complete))
+            for injection in self._injections(point, self._not_injected)
+        )
 
-    async def run_all(self, runs: Sequence[tuple[Injection, ...]]) -> None:
-        """Runs the client once for each entry, several side by side."""
-        self._total += len(runs)
-        self._names += [" + ".join(map(str, injections)) for injections in runs]
-        waiting = iter(runs)
-        left = len(runs)
+    def _pairs(self) -> list[Injections]:
+        """Returns pairs of failures, those first whose first failure has led to the most new classes."""
+        pairs: dict[tuple[str, str, str], tuple[int, Injections]] = {}
+        firsts = [(cell.injections[0], self._new[cell.name]) for cell in self._cells if cell.name in self._new]
+        for first, new in sorted(firsts, key=lambda entry: -len(entry[1])):
+            for alike in new:
+                for second in self._injections(alike.points[0]):
+                    key = first.point.alike, alike.name, second.failure.name
+                    pairs.setdefault(key, (-len(new), (first, second)))
+        return self._varied(pairs.values())
 
-        async def work() -> None:
-            nonlocal left
-            for injections in waiting:
-                if self.until_s is not None and time.monotonic() >= self.until_s:
-                    return
-                left -= 1
-                await self._run(injections)
+    def _varied(self, ranked: Iterable[tuple[int, Injections]]) -> list[Injections]:
+        """Orders runs by rank, then so that the next is the most different from the runs before."""
+        random = Random(self._setting.seed) if self._setting.seed else None
+        heap = [
+            (rank, 0, random.random() if random else 0.0, number, injections)
+            for number, (rank, injections) in enumerate(ranked)
+        ]
+        heapq.heapify(heap)
+        tried: Counter[tuple[int, str]] = Counter()
+        ordered = []
+        while heap:
+            rank, known, shuffled, number, injections = heapq.heappop(heap)
+            traits = [(rank, text) for point, failure in injections for text in (point.alike, failure.kind)]
+            times = sum(tried[trait] for trait in traits)
+            if times > known:  # it has become less different since it was put here
+                heapq.heappush(heap, (rank, times, shuffled, number, injections))
+                continue
+            tried.update(traits)
+            ordered.append(injections)
+        return ordered
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._jobs, len(runs))):
-                    group.create_task(work())
-        except ExceptionGroup as errors:  # trouble of the machine, of which the first sentence is enough
-            raise errors.exceptions[0] from None
-        self._skipped += left
-
-    async def repeat(self, only: str, good: Run) -> None:
-        """Runs the run with a name. Raises ValueError."""
-        names = {str(injection): injection for point in good.points for injection in self._failures_at(point)}
-        chosen: list[Injection] = []
+    async def _named(self, only: str) -> Injections:
+        """Returns the injections of a run with a name. Raises ValueError."""
+        names = self._names(self._good.run)
+        chosen: Injections = ()
         for name in only.split(" + "):
             if name not in names and chosen:
-                run = await run_once(self._setting, *chosen)
-                names |= {str(injection): injection for point in run.points for injection in self._failures_at(point)}
+                names |= self._names(await run_once(self._setting, *chosen))
             if name not in names:
                 raise ValueError(f"there is no failure {name!r} in the run without faults")
-            chosen.append(names[name])
-        await self.run_all([tuple(chosen)])
+            chosen = *chosen, names[name]
+        return chosen
 
-    async def _run(self, injections: tuple[Injection, ...]) -> None:
-        run = await run_once(self._setting, *injections)
+    def _names(self, run: Run) -> dict[str, Injection]:
+        return {str(injection): injection for point in run.points for injection in self._injections(point)}
+
+    async def _run_all(self, runs: Sequence[Injections]) -> None:
+        """Runs the client once for each entry, several side by side."""
+        self._total += len(runs)
+        cells: dict[int, Cell] = {}
+        waiting = (entry for entry in enumerate(runs))
+
+        async def work() -> None:
+            for number, injections in waiting:
+                if self._until_s is not None and time.monotonic() >= self._until_s:
+                    return
+                try:
+                    cells[number] = await self._run(injections)
+                except BaseException:
+                    waiting.close()  # other runs end, and no run starts
+                    raise
+
+        workers = (work() for _ in range(min(self._setting.side_by_side, len(runs))))
+        for outcome in await asyncio.gather(*workers, return_exceptions=True):
+            if outcome is not None:  # trouble of the machine
+                raise outcome
+        self._cells += [cell for _, cell in sorted(cells.items())]
+        if skipped := len(runs) - len(cells):
+            more = "1 more run" if skipped == 1 else f"{skipped:,} more runs"
+            self._notes.append(f"the budget ended before {more}")
+
+    async def _run(self, injections: Injections) -> Cell:
+        setting, why = self._setting, ""
+        run = await run_once(setting, *injections)
         self._runs += 1
-        has_hung_once = False
         if run.is_hung and not any(injection.failure.may_wait for injection in injections):
-            run = await run_once(self._setting, *injections)  # the machine may have been busy
+            run = await run_once(setting, *injections)  # the machine may have been busy
             self._runs += 1
             self._total += 1
-            has_hung_once = not run.is_hung
-        broken, unknown = judged(self._good, run, keep_order=self._keep_order, timeout_s=self._setting.timeout_s)
+            if not run.is_hung:
+                why = "hung once in two runs"
+                self._notes.append(f"{name_of(injections)}: {why}")
+        broken, unknown = judged(setting, self._good, run)
         self._unknown += unknown
-        finding = Finding(injections, tuple(broken), run.records, self.options) if broken else None
-        if finding is not None:
-            self._findings.append(finding)
-        is_made = all(str(injection) in run.reached for injection in injections)
-        self._impossible += Counter(
-            (injection.failure.name, run.impossible[str(injection)])
-            for injection in injections
-            if str(injection) in run.impossible
-        )
-        why = "; ".join(run.impossible.values())
-        if run.is_hung and not broken:
-            why, is_made = f"the client still waited after {self._setting.timeout_s:g} s", False
-        if has_hung_once:
-            why, is_made = "hung once in two runs", False
-            self._notes.append(f"{' + '.join(map(str, injections))}: {why}")
-        self._cells.append(Cell(injections, finding, is_made, why))
-        if len(injections) == 1 and is_made:
-            self._remember_new(injections[0], run)
-        self._tell(self._runs, self._total, finding)
+        finding = Finding(injections, tuple(broken), run.records, setting.repeating) if broken else None
+        if len(injections) > 1 and finding is not None and finding.kinds <= self._kinds(injections[0]):
+            finding = None  # the first failure alone breaks as much
+        for injection in injections:
+            if str(injection) in run.impossible:
+                self._not_injected[injection.failure.name, run.impossible[str(injection)]] += 1
+        if not why and run.is_hung and not broken:
+            why = f"the client still waited after {setting.timeout_s:g} s"
+        why = why or "; ".join(run.impossible.values())
+        is_made = not why and all(str(injection) in run.reached for injection in injections)
+        if is_made and len(injections) == 1:
+            failed = str(injections[0].point)
+            known = {point.alike for point in self._good.run.points}
+            self._new[name_of(injections)] = classes_of(
+                point for point in run.chosen if point.alike not in known and str(point) != failed
+            )
+        self._setting.tell(self._runs, self._total, finding)
+        return Cell(injections, finding, is_made, why)
 
-    def _remember_new(self, injection: Injection, run: Run) -> None:
-        """Keeps the points of classes that the run without faults has not."""
-        known = {point.alike for point in self._good.run.points}
-        new = [alike for alike in classes_of(run.chosen) if alike.name not in known]
-        second = [other for alike in new for other in self._failures_at(alike.points[0])]
-        if second:
-            self._newly.append((injection, second))
-
-    def pairs(self) -> list[tuple[Injection, ...]]:
-        """Returns pairs of failures, those first whose first failure has led to the most new classes."""
-        seen: set[tuple[str, str, str]] = set()
-        pairs: list[tuple[Injection, ...]] = []
-        for first, seconds in sorted(self._newly, key=lambda entry: -len(entry[1])):
-            for second in seconds:
-                key = first.point.alike, second.point.alike, second.failure.name
-                if key not in seen:
-                    seen.add(key)
-                    pairs.append((first, second))
-        return pairs
-
-    def drop_known_pairs(self) -> None:
-        """Drops the findings of pairs whose kinds their first failure has alone."""
-        alone = {finding.name: finding.kinds for finding in self._findings if len(finding.injections) == 1}
-
-        def is_known(finding: Finding) -> bool:
-            return len(finding.injections) > 1 and finding.kinds <= alone.get(str(finding.injections[0]), set())
-
-        self._findings = [finding for finding in self._findings if not is_known(finding)]
-        self._cells = [
-            cell._replace(finding=None) if cell.finding is not None and is_known(cell.finding) else cell
-            for cell in self._cells
-        ]
-
-    def result(self, plan: Plan, notes: list[str]) -> Exploration:
-        """Returns the result of all runs."""
-        not_injected = plan.not_injected + self._impossible
-        notes = [*notes, *self._notes]
-        if self._skipped:
-            more = "1 more run" if self._skipped == 1 else f"{self._skipped:,} more runs"
-            notes.append(f"the budget ended before {more}")
-        order = {name: number for number, name in enumerate(self._names)}
-        findings = sorted(self._findings, key=lambda finding: order.get(finding.name, -1))
-        singles = [cell for cell in self._cells if len(cell.injections) == 1]
-        unreached = [cell.injections[0] for cell in singles if not cell.is_made and not cell.why]
-        return Exploration(
-            self._runs, findings, unreached, plan.classes, self._cells, not_injected, self._unknown, notes
-        )
+    def _kinds(self, injection: Injection) -> set[str]:
+        """Returns the kinds of failure that an injection shows alone."""
+        findings = (cell.finding for cell in self._cells if cell.name == str(injection))
+        return {kind for finding in findings if finding is not None for kind in finding.kinds}
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------
@@ -394,12 +309,12 @@ async def explore_trace(
     until_s = None if budget_s is None else time.monotonic() + budget_s
     explored = await explore(client_of(steps), **options)
     keep = {name: value for name, value in options.items() if name not in _NOT_SHORTENED}
-    smallest_of: dict[int, Finding] = {}
     runs = explored.runs
-    for finding in explored.findings:
+
+    async def smallest_of(finding: Finding) -> Finding:
         smallest = finding
 
-        async def breaks(some: Sequence[Step], finding: Finding = finding) -> bool:
+        async def breaks(some: Sequence[Step]) -> bool:
             nonlocal smallest, runs
             left_s = None if until_s is None else until_s - time.monotonic()
             if left_s is not None and left_s <= 0:
@@ -418,15 +333,17 @@ async def explore_trace(
 
         if len(finding.injections) == 1:
             await shortened(steps, breaks)
-        smallest_of[id(finding)] = smallest
-    # Several may have been shortened to the same.
-    distinct = {(finding.name, finding.broken): finding for finding in smallest_of.values()}
-    cells = [cell._replace(finding=smallest_of.get(id(cell.finding))) for cell in explored.cells]
-    return explored._replace(runs=runs, findings=list(distinct.values()), cells=cells)
+        return smallest
+
+    cells = [
+        cell if cell.finding is None else cell._replace(finding=await smallest_of(cell.finding))
+        for cell in explored.cells
+    ]
+    return explored._replace(runs=runs, cells=cells)
 
 
 async def wanted_of(records: Iterable[Record], timeout_s: float) -> Segments:
     """Returns the events that a trace's requests store. Raises the errors of `TraceClient`."""
     steps = read_script(records)
-    setting = RunSetting(lambda mock: TraceClient(steps).run(mock.host, mock.port), "", timeout_s, 1, None)
+    setting = ExplorerSetting(lambda mock: TraceClient(steps).run(mock.host, mock.port), timeout_s=timeout_s)
     return (await _good_run(setting)).segments

@@ -1,7 +1,7 @@
 """The failures that the explorer injects, and the points at which each can be injected.
 
-A failure is the action of a fault rule, or a change of the world (`segstore.explore.world`) that is complete before the
-request passes. `failures_at` lists the failures of a point, and why other failures cannot be injected there.
+A failure is the action of a fault rule, a change of the world (`segstore.explore.world`) that is complete before the
+request passes, or both. `failures_at` lists the failures of a point, and why other failures cannot be injected there.
 
 Sources: `PravegaRequestProcessor.handleException` and `AppendProcessor.handleException` for the failures of commands;
 `controller.proto` for the statuses of calls; `ControllerImpl` and `SegmentOutputStreamImpl` for what the reference's
@@ -10,14 +10,17 @@ client tries again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from segstore.explore.options import ExplorerSetting
 from segstore.explore.points import Point, kind_of
-from segstore.explore.world import CHANGES, Change
+from segstore.explore.world import CHANGES, STREAMS, Change
 from segstore.wire.controller_api import METHODS, STATUSES
 
+_LATE_MS: Final = 500
+"""How late a late reply is, for each second after which a client has hung."""
 _WITHIN_BYTES: Final = 11
 _READ_BYTES: Final = 48
 """Bytes of a SegmentRead before its data, without the name of the segment, and the header and start of an event."""
@@ -28,7 +31,7 @@ class Failure(NamedTuple):
 
     Args:
         name: What `--failures` selects, such as "cut after".
-        action: The action of a fault rule; None for a change.
+        action: The action of a fault rule; None if the request passes.
         change: A change of the world before the request passes.
         is_lasting: Whether all later requests of the type fail, too.
         may_wait: Whether a client may then wait longer than a run: the failure lasts, the events are gone, the reply
@@ -44,6 +47,11 @@ class Failure(NamedTuple):
     may_wait: bool = False
     is_retried: bool = False
     may_lose: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Its name; for a status of a call, only whether the call was executed."""
+        return self.name.rpartition(", ")[2]
 
 
 class NotInjected(NamedTuple):
@@ -63,10 +71,8 @@ _CUTS: Final = tuple(
         ("reset after", {"close": "after", "reset": True}),
     )
 )
-_REPLIES: Final = (
-    Failure("reply twice", {"duplicate": "reply"}, is_retried=True),
-    Failure("reply lost", {"drop": "reply"}, may_wait=True),
-)
+_TWICE: Final = Failure("reply twice", {"duplicate": "reply"}, is_retried=True)
+_LOST: Final = Failure("reply lost", {"drop": "reply"}, may_wait=True)
 _WRONG_HOST: Final = (
     Failure("WrongHost", {"error": "WrongHost"}, is_retried=True),
     Failure("WrongHost for ever", {"error": "WrongHost"}, is_lasting=True, may_wait=True),
@@ -103,47 +109,37 @@ _RETRIED_STATUSES: Final = frozenset(
 """The statuses after which `ControllerImpl` calls again; a call that may not be repeated may fail with them."""
 _SUCCESSES: Final = frozenset({"SUCCESS", "OK", "STARTED", "IN_PROGRESS", "OPEN", "COMMITTING", "COMMITTED"})
 """States that a controller reports only if they are true."""
-_NO_PIPES: Final = "gRPC owns the controller's sockets"
-
-
+_TAIL_LOST: Final = "store restarts, tail lost"
+_NO_PIPES: Final = NotInjected("cut", "gRPC owns the controller's sockets")
 _REPLY_GONE: Final = frozenset({"cut after", "cut within", "reset after", "half-open", "store restarts"})
 """The request is executed and not answered: a conditional update of a table that is repeated conflicts with itself."""
 
 
-def failures_at(point: Point, *, late_s: float, stores: int, streams: bool = True) -> Iterator[Failure | NotInjected]:
-    """Yields the failures of a point. late_s: how late a late reply is. stores: the number of stores.
-
-    streams: whether the controller knows streams.
-    """
-    for failure in _all_at(point, late_s, stores, streams=streams):
+def failures_at(point: Point, setting: ExplorerSetting) -> Iterator[Failure | NotInjected]:
+    """Yields the failures of a point, and why other failures cannot be injected there."""
+    late = Failure("reply late", {"delay_ms": setting.timeout_s * _LATE_MS, "at": "after"})
+    failures: Iterable[Failure | NotInjected]
+    if point.is_call:
+        # Lost and late replies first: a budget may end before the many statuses.
+        failures = (late, _LOST, *_of_call(point.type_name, point.reply), _NO_PIPES)
+    else:
+        failures = (*_of_request(point), late)
+    for failure in (*failures, *_of_world(point, setting)):
         if isinstance(failure, Failure) and failure.name in _REPLY_GONE and point.type_name in _KEYS:
             yield failure._replace(is_retried=False)
         else:
             yield failure
 
 
-def _all_at(point: Point, late_s: float, stores: int, *, streams: bool) -> Iterator[Failure | NotInjected]:
-    if point.is_call:
-        # Lost and late replies first: a budget may end before the many statuses.
-        yield Failure("reply late", {"delay_ms": late_s * 1000, "at": "after"})
-        yield Failure("reply lost", {"drop": "reply"}, may_wait=True)
-        yield from _of_call(point.type_name, point.reply)
-        yield NotInjected("cut", _NO_PIPES)
-        yield NotInjected("half-open", _NO_PIPES)
-    else:
-        yield from _of_request(point)
-        yield Failure("reply late", {"delay_ms": late_s * 1000, "at": "after"})
-    yield from _of_world(point, stores, streams=streams)
-
-
 def _of_request(point: Point) -> Iterator[Failure]:
-    yield from _CUTS
     name = point.type_name
+    yield from _CUTS
     if name == "READ_SEGMENT":
         yield Failure(
             "cut in an event", {"close": "after", "reply_bytes": _READ_BYTES + len(point.segment)}, is_retried=True
         )
-    yield from _REPLIES
+    yield _TWICE
+    yield _LOST
     if name == "HELLO":
         return
     yield from _WRONG_HOST
@@ -170,14 +166,17 @@ def _of_call(rpc: str, good: str) -> tuple[Failure, ...]:
     return tuple(failures)
 
 
-def _of_world(point: Point, stores: int, *, streams: bool) -> Iterator[Failure | NotInjected]:
+def _of_world(point: Point, setting: ExplorerSetting) -> Iterator[Failure | NotInjected]:
     kind = kind_of(point.segment) if point.segment else "none"
     for name, change in CHANGES.items():
-        if change.needs and kind not in change.needs:
+        if (change.needs and kind not in change.needs) or change.tokens > setting.tokens:
             continue
-        why = change.why_not(stores, streams=streams)
-        if why:
-            yield NotInjected(name, why)
+        loses = change.may_lose
+        if change.stores > setting.stores:
+            yield NotInjected(name, f"it takes {change.stores} stores")
+        elif change.needs and change.needs <= STREAMS and not setting.streams:
+            yield NotInjected(name, "the client has called no controller")
         else:
-            loses = change.may_lose
             yield Failure(name, change=change, is_retried=not loses, may_lose=loses, may_wait=loses)
+    if point.type_name in _WRITES | _KEYS:
+        yield Failure(_TAIL_LOST, {"close": "before", "reset": True}, CHANGES["store restarts"], is_retried=True)

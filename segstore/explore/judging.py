@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from segstore.check import without_injected
 from segstore.explore.commands import ClientFailed
 from segstore.explore.failures import APPENDS
-from segstore.explore.running import Run
+from segstore.explore.options import ExplorerSetting, Segments
+from segstore.explore.running import Run, events_of
 from segstore.server.replay import read_script
 from segstore.wire import decode
-from segstore.wire.blocks import Append, split_events
-from segstore.wire.history import RULES, Verdicts, judge, placed
-from segstore.wire.names import parent_of, stream_of
+from segstore.wire.blocks import Append
+from segstore.wire.history import RULES, Broken, judge, placed
+from segstore.wire.names import stream_of
 from segstore.wire.printable import printable
 from segstore.wire.trace import Call, Direction, Record, RecordKind
 
@@ -36,7 +36,6 @@ _BUGS: Final = (TypeError, AttributeError, NameError, LookupError, RecursionErro
 _PANIC: Final = re.compile("panicked at|fatal error|Segmentation fault|core dumped")
 _PANIC_TEXT: Final = re.compile(f"[^\\n]*(?:{_PANIC.pattern})[^\\n]*(?:\\n[^\\n]+)?")
 _RUST_PANIC: Final = 101
-Segments = Mapping[str, Sequence[bytes]]
 
 
 class Good(NamedTuple):
@@ -69,10 +68,10 @@ def good_of(first: Run, second: Run, segments: Segments | None = None) -> tuple[
     return Good(first, wanted, frozenset() if segments is not None else varying, prints_same, broken), notes
 
 
-def judged(good: Good, run: Run, *, keep_order: bool, timeout_s: float) -> tuple[list[str], Counter[tuple[str, str]]]:
+def judged(setting: ExplorerSetting, good: Good, run: Run) -> tuple[list[str], Counter[tuple[str, str]]]:
     """Returns the failures of a run, one per line, and the questions that its records leave open."""
     failures = [injection.failure for injection in run.injections]
-    lines = [*_of_client(good, run, timeout_s)]
+    lines = [*_of_client(good, run, setting.timeout_s)]
     has_claimed_success = run.error is None and not run.is_hung
     if not any(failure.may_lose for failure in failures):
         # A client that raised may have stored a part of its bytes, and may not have removed its events yet.
@@ -80,7 +79,7 @@ def judged(good: Good, run: Run, *, keep_order: bool, timeout_s: float) -> tuple
         lines += compared(
             good.segments,
             run.segments,
-            good.run.records if keep_order else None,
+            good.run.records if setting.keep_order else None,
             except_for=good.varying | partial,
             missing=has_claimed_success,
         )
@@ -108,7 +107,7 @@ def _of_client(good: Good, run: Run, timeout_s: float) -> Iterator[str]:
             yield f"crashed: {said}"
         elif isinstance(run.error, AssertionError):
             yield f"check: {said}"
-        elif failures and all(failure.is_retried for failure in failures) and not _ends_bytes(good, run):
+        elif all(failure.is_retried for failure in failures) and not run.is_cut_off and not _ends_bytes(good, run):
             yield f"gave up: {said}; the reference's client continues"
     # 4. It makes requests without end.
     count, usual = len(run.points), len(good.run.points)
@@ -157,47 +156,50 @@ def _shown(output: bytes | None) -> str:
 
 
 def _rules(run: Run, known: frozenset[str]) -> tuple[list[tuple[str, str]], Counter[tuple[str, str]]]:
-    """Returns the rules that a run breaks, without those known, and the open questions."""
-    verdicts: Verdicts = judge(placed(run.records, "run"))
-    broken = without_injected(verdicts.broken, lambda place: run.records[place.record])
-    broken = [verdict for verdict in broken if RULES[verdict.rule].family == "Protocol"]
-    records = _without_invented(run)
-    if records is not run.records:
-        verdicts = judge(placed(records, "run"))
+    """Returns the rules that a run breaks, without those known, and the open questions.
+
+    What the replies say that its failures invent is not true; nor is a rule of the protocol that they break the
+    client's failure.
+    """
+
+    def is_broken(verdict: Broken) -> bool:
+        last = run.records[verdict.places[-1].record]
+        is_injected = last.direction is Direction.REPLY and last.connection in run.faulty
+        return RULES[verdict.rule].family == "Protocol" and not is_injected
+
+    invented = _invented(run)
+    verdicts = judge(placed(run.records, "run"))
+    broken = [*filter(is_broken, verdicts.broken)]
+    if invented:
+        verdicts = judge(placed([record for record in run.records if not _is_invented(record, invented, run)], "run"))
     broken += [verdict for verdict in verdicts.broken if RULES[verdict.rule].family != "Protocol"]
     return [(verdict.rule, verdict.text) for verdict in broken if verdict.rule not in known], verdicts.unknown
 
 
-def _without_invented(run: Run) -> list[Record]:
-    """Returns a run's records without the replies that its failures invent: what they say is not true.
+def _invented(run: Run) -> set[tuple[str, str]]:
+    """Returns the outcomes that a run's failures invent: calls with their status, and replies.
 
-    A refused append stays: that it is not stored is true.
+    A refused append is true: it is not stored.
     """
-    calls: set[tuple[str, str]] = set()
-    replies: set[str] = set()
+    invented: set[tuple[str, str]] = set()
     for point, failure in run.injections:
         action = failure.action or {}
-        calls |= {
-            (point.type_name, said) for said in (action.get("status"), *action.get("answer", {}).values()) if said
-        }
+        outcomes = [action.get("status"), *action.get("answer", {}).values()]
+        invented |= {(point.type_name, outcome) for outcome in outcomes if outcome}
         if "error" in action and point.type_name not in APPENDS:
-            replies.add(action["error"].casefold())
-    return (
-        [record for record in run.records if not _is_invented(record, calls, replies)]
-        if calls or replies
-        else run.records
-    )
+            invented.add(("", action["error"].casefold()))
+    return invented
 
 
-def _is_invented(record: Record, calls: Collection[tuple[str, str]], replies: Collection[str]) -> bool:
+def _is_invented(record: Record, invented: set[tuple[str, str]], run: Run) -> bool:
     if record.direction is Direction.REQUEST:
         return False
     if record.kind is RecordKind.CALL:
         call = Call.unpack(record.data)
-        return call is not None and (call.rpc, call.outcome) in calls
-    if record.kind is not RecordKind.FRAME:
+        return call is not None and (call.rpc, call.outcome) in invented
+    if record.kind is not RecordKind.FRAME or record.connection not in run.faulty:
         return False
-    return decode(record.data, unknown="keep").type_name.replace("_", "").casefold() in replies
+    return ("", decode(record.data, unknown="keep").type_name.replace("_", "").casefold()) in invented
 
 
 # --- stored events ----------------------------------------------------------------------------------------------------
@@ -217,6 +219,7 @@ def compared(
     streams that are not compared. missing: whether missing events count.
     """
     lines = []
+    writer_of = {} if records is None else _writers(records)
     by_stream, stored_by_stream = _by_stream(wanted), _by_stream(stored)
     for name in dict.fromkeys((*by_stream, *stored_by_stream)):
         expected, actual = Counter(by_stream.get(name, ())), Counter(stored_by_stream.get(name, ()))
@@ -230,7 +233,7 @@ def compared(
             lines.append(f"duplicated: {name} has {_shown_events(again)} more than once")
         if extra - again:
             lines.append(f"foreign: {name} has {_shown_events(extra - again)}, which no client sent")
-        if records is not None and not _in_order(wanted, stored, name, records):
+        if records is not None and not _in_order(wanted, stored, name, writer_of):
             lines.append(f"reordered: {name} has a writer's events in another order")
     return lines
 
@@ -246,33 +249,29 @@ def _stream(segment: str) -> str:
     return stream_of(segment) or segment
 
 
-def _in_order(wanted: Segments, stored: Segments, name: str, records: Iterable[Record]) -> bool:
-    """Whether events of a writer that shared a segment keep their order; different writers may interleave."""
-    mine = [events for segment, events in wanted.items() if _stream(segment) == name]
-    actual = [events for segment, events in stored.items() if _stream(segment) == name]
-    pairs = [(before, now) for before in mine for now in actual]
-    if all(_same_order(before, now) for before, now in pairs):
-        return True
-    writer_of = _writers(records, name)
-    # Merged events have no writer here, so all of them must keep one order.
+def _in_order(wanted: Segments, stored: Segments, name: str, writer_of: Mapping[bytes, UUID]) -> bool:
+    """Whether events of a writer that shared a segment keep their order; different writers may interleave.
+
+    Merged events have no writer here, so all of them must keep one order.
+    """
     return all(
         _same_order(
             [event for event in before if writer_of.get(event) == writer],
             [event for event in now if writer_of.get(event) == writer],
         )
-        for before, now in pairs
+        for segment, before in wanted.items()
+        for other, now in stored.items()
+        if _stream(segment) == name == _stream(other)
         for writer in {writer_of.get(event) for event in before}
     )
 
 
-def _writers(records: Iterable[Record], name: str) -> dict[bytes, UUID]:
+def _writers(records: Iterable[Record]) -> dict[bytes, UUID]:
+    """Returns event → its first writer."""
     writers: dict[bytes, UUID] = {}
     for step in read_script(records):
-        if isinstance(step.item, Append) and _stream(parent_of(step.item.segment) or step.item.segment) == name:
-            events: list[bytes] = []
-            data = bytes(step.item.data)
-            split_events(data, 0, len(data), 0, lambda event, *_: event, None, events)
-            for event in events:
+        if isinstance(step.item, Append):
+            for event in events_of(bytes(step.item.data))[0]:
                 writers.setdefault(event, step.item.writer_id)
     return writers
 

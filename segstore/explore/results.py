@@ -22,6 +22,11 @@ from segstore.wire.trace import Metadata, Record
 _MOST_NAMED: Final = 5
 
 
+def name_of(injections: Sequence[Injection]) -> str:
+    """Returns the name of a run, which `only` takes: "cut after at APPEND_BLOCK_END 1"."""
+    return " + ".join(map(str, injections)) or "without a fault"
+
+
 class Finding(NamedTuple):
     """A run that broke. injections: none for the run without faults. broken: its failures, one per line.
 
@@ -40,21 +45,20 @@ class Finding(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name that `only` takes: "cut after at APPEND_BLOCK_END 1"."""
-        return " + ".join(map(str, self.injections)) or "without a fault"
+        return name_of(self.injections)
 
     @property
     def identities(self) -> list[str]:
         """What a baseline knows it by: the class, the failure and the kind, which stay if requests are added."""
-        where = " + ".join(f"{each.failure.name} at {each.point.alike}" for each in self.injections)
+        where = " + ".join(f"{failure.name} at {point.alike}" for point, failure in self.injections)
         return [f"{kind}: {where or 'without a fault'}" for kind in sorted(self.kinds)]
 
     @property
     def rules(self) -> str:
         """A fault file in one line that injects its failures, or "" if the world changes."""
-        if not self.injections or any(each.failure.action is None for each in self.injections):
+        if not self.injections or any(injection.failure.change is not None for injection in self.injections):
             return ""
-        return json.dumps({"rules": [each.rule for each in self.injections]})
+        return json.dumps({"rules": [injection.rule for injection in self.injections]})
 
     @property
     def pytest(self) -> str:
@@ -77,12 +81,16 @@ class Finding(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """A run in the matrix. is_made: whether its failures happened. why: why they could not."""
+    """A run in the matrix. is_made: whether its failures happened. why: why not, or why its result is unknown."""
 
     injections: tuple[Injection, ...]
     finding: Finding | None
-    is_made: bool
-    why: str
+    is_made: bool = True
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        return name_of(self.injections)
 
     @property
     def colour(self) -> str:
@@ -94,15 +102,13 @@ class Exploration(NamedTuple):
     """The result of an exploration.
 
     Args:
-        unreached: Failures whose point no run reached.
+        cells: The runs with failures in their order; first the run without faults, if it broke.
         not_injected: (failure, why) → number of points at which it could not be injected.
         unknown: (rule, why) → number of questions that the records leave open.
         notes: What could not be compared or tried.
     """
 
     runs: int
-    findings: list[Finding]
-    unreached: list[Injection]
     classes: list[PointClass]
     cells: list[Cell]
     not_injected: Counter[tuple[str, str]]
@@ -110,21 +116,26 @@ class Exploration(NamedTuple):
     notes: list[str]
 
     @property
-    def unreached_lines(self) -> list[str]:
-        """The failures that no run reached, in a line for each class."""
-        by_class: dict[str, list[Injection]] = {}
-        for injection in self.unreached:
-            by_class.setdefault(injection.point.alike, []).append(injection)
-        return [
-            f"not reached: {each[0]}" + (f", and {len(each) - 1} more of this class" if each[1:] else "")
-            for each in by_class.values()
-        ]
+    def findings(self) -> list[Finding]:
+        """The runs that broke; several may have been shortened to the same."""
+        findings = [cell.finding for cell in self.cells if cell.finding is not None]
+        return list({(finding.name, finding.broken): finding for finding in findings}.values())
+
+    @property
+    def unreached(self) -> list[Injection]:
+        """Failures whose point no run reached."""
+        singles = [cell for cell in self.cells if len(cell.injections) == 1]
+        return [cell.injections[0] for cell in singles if not cell.is_made and not cell.why]
 
     @property
     def lines(self) -> Iterator[str]:
         """What could not be tried, compared or decided."""
         yield from self.notes
-        yield from self.unreached_lines
+        by_class: dict[str, list[Injection]] = {}
+        for injection in self.unreached:
+            by_class.setdefault(injection.point.alike, []).append(injection)
+        for first, *others in by_class.values():
+            yield f"not reached: {first}" + (f", and {len(others)} more of this class" if others else "")
         for (name, why), count in self.not_injected.items():
             yield f"not injected at {count} point{'s' if count != 1 else ''}: {name}; {why}"
         for (rule, why), count in self.unknown.items():
@@ -184,19 +195,18 @@ def junit(exploration: Exploration, known: Mapping[str, object]) -> str:
 
     Skipped tests are findings of the baseline, and runs whose failure did not happen or whose client still waited.
     """
-    cases = [Cell((), finding, True, "") for finding in exploration.findings if not finding.injections]
-    cases += exploration.cells
-    failed = sum(cell.finding is not None and not cell.finding.is_known(known) for cell in cases)
-    lines = [f'<testsuite name="segstore explore" tests="{len(cases)}" failures="{failed}">']
-    for cell in cases:
-        name, finding, inner = " + ".join(map(str, cell.injections)) or "without a fault", cell.finding, ""
+    cells = exploration.cells
+    failed = sum(cell.finding is not None and not cell.finding.is_known(known) for cell in cells)
+    lines = [f'<testsuite name="segstore explore" tests="{len(cells)}" failures="{failed}">']
+    for cell in cells:
+        finding, inner = cell.finding, ""
         if finding is not None and not finding.is_known(known):
             inner = f"<failure message={quoteattr(finding.broken[0])}>{escape(str(finding))}</failure>"
         elif finding is not None:
             inner = f"<skipped message={quoteattr(f'in the baseline: {finding.broken[0]}')}/>"
         elif not cell.is_made:
             inner = f"<skipped message={quoteattr(printable(cell.why) or 'not reached')}/>"
-        lines.append(f'<testcase classname="segstore.explore" name={quoteattr(name)}>{inner}</testcase>')
+        lines.append(f'<testcase classname="segstore.explore" name={quoteattr(cell.name)}>{inner}</testcase>')
     return "\n".join(['<?xml version="1.0" encoding="utf-8"?>', *lines, "</testsuite>", ""])
 
 
@@ -259,7 +269,7 @@ def _td(runs: list[Cell], links: Mapping[str, str]) -> str:
         return "<td></td>"
     worst = min(runs, key=lambda cell: _WORST.index(cell.colour))
     title = worst.why if worst.finding is None else str(worst.finding)
-    name = " + ".join(map(str, worst.injections)) if worst.finding is None else worst.finding.name
+    name = worst.name if worst.finding is None else worst.finding.name
     sign = _link(name, _SIGNS[worst.colour], links)
     return f'<td class="{worst.colour}" title={quoteattr(title or name)}>{sign}</td>'
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import uuid4
 
 from segstore.explore.commands import CommandError
 from segstore.explore.failures import Failure
+from segstore.explore.options import Client, ExplorerSetting
 from segstore.explore.points import Point, points_of
+from segstore.explore.world import TOKEN_LIFE_S, Change
+from segstore.server.clock import LoopClock
 from segstore.server.cluster import MockCluster
+from segstore.server.controller.api import Authority
 from segstore.server.faults import FaultFunctionError, NoSuchRule, line_of
-from segstore.server.node import Snapshots
 from segstore.server.recording import TraceRecorder
 from segstore.server.store import Segment
 from segstore.server.toxics import NoSuchToxic
@@ -35,14 +39,34 @@ _CLOSING_S: Final = 1.0
 _OWNED_S: Final = 10.0
 _MOST_WAITING: Final = 5
 _PREPARED: Final = "prepared"
+_TASK: Final = "segstore explore"
 _BLOCK_BYTES: Final = 64 * 1024
 """Larger blocks take milliseconds to allocate, in each run."""
 
 
-class ExploredCluster(MockCluster):
-    """The cluster of a run: `host` and `port` are the address of its first store."""
+class _Time(LoopClock):
+    """The time of a cluster, of which the part that tokens depend on can advance."""
 
-    _numbered = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead_s = 0.0
+
+    def wall_s(self) -> float:
+        return time.time() + self.ahead_s
+
+
+class ExploredCluster(MockCluster):
+    """The cluster of a run: `host` and `port` are the address of its first store.
+
+    back_s: store → the time when it was back after its last outage; infinite meanwhile. time: of its tokens.
+    """
+
+    def __init__(self, stores: int = 1, *, http_port: int | None = None, tokens: bool = False) -> None:
+        self.time = _Time()
+        self.back_s: dict[int, float] = {}
+        key = str(uuid4()) if tokens else None
+        authority = Authority(key=key, ttl_s=TOKEN_LIFE_S, now_s=self.time.wall_s) if tokens else None
+        super().__init__(stores, http_port=http_port, authority=authority, clock=self.time, auth_key=key)
 
     @property
     def host(self) -> str:
@@ -62,23 +86,20 @@ class ExploredCluster(MockCluster):
         """Returns the container of a segment."""
         return container_of(segment, self.settings.store.containers)
 
-    def next_number(self) -> int:
-        """Returns a number that the cluster has not returned before."""
-        self._numbered += 1
-        return self._numbered
-
-    def healed(self, toxic: str) -> None:
-        """Removes a toxic, if it is still there."""
+    def heal(self, toxic: str, store: int) -> None:
+        """Ends an outage of a store: removes the toxic, if it is still there."""
+        self.back_s[store] = self.time.now_s()
         with suppress(NoSuchToxic):
             self.faults.toxics.clear(toxic)
+
+    def is_cut_off(self, requests: Sequence[Seen]) -> bool:
+        """Whether the client has made no request to a store since its outage."""
+        last_s = {seen.store: seen.received_s for seen in requests if seen.call is None}
+        return any(last_s.get(store, 0.0) < back_s for store, back_s in self.back_s.items())
 
 
 class NotPrepared(RuntimeError):
     """The preparation failed."""
-
-
-Client = Callable[[Any], Awaitable[Any]]
-"""Called with an `ExploredCluster`; returns when it is done. The bytes that it returns are what it has printed."""
 
 
 class Injection(NamedTuple):
@@ -94,22 +115,26 @@ class Injection(NamedTuple):
     def rule(self) -> dict[str, Any]:
         """The rule of a fault file that injects it, without a name; a change of the world holds the request."""
         nth = {"skip": self.point.nth - 1} if self.failure.is_lasting else {"nth": self.point.nth}
-        return {"match": self.point.match, **nth, "do": self.failure.action or "hold"}
+        return {"match": self.point.match, **nth, "do": "hold" if self.failure.change else self.failure.action}
 
     def add_to(self, mock: ExploredCluster) -> None:
-        """Adds its rule to a cluster."""
+        """Adds its rule to a cluster, and a rule for what happens to the request after a change."""
         mock.faults.add(**self.rule, name=str(self))
+        if self.failure.change is not None and self.failure.action is not None:
+            mock.faults.add(**self.rule | {"do": self.failure.action})
 
-    async def change(self, mock: ExploredCluster, impossible: dict[str, str]) -> None:
+    async def change(self, mock: ExploredCluster, change: Change, impossible: dict[str, str]) -> None:
         """Changes the world once its request is held, and releases the request. impossible: injection → why not."""
-        assert self.failure.change is not None
         name = str(self)
         with suppress(NoSuchRule):
             await mock.faults.wait_held(name, timeout_s=_A_DAY_S)
             try:
                 # The request of this run: the names of transactions differ from those of the good run.
                 request = mock.requests(self.point.match)[self.point.nth - 1]
-                await self.failure.change.make(mock, next(iter(request.segments), ""), request.store)
+                rest = await change.make(mock, next(iter(request.segments), ""), request.store)
+                mock.faults.release(name)
+                if rest is not None:
+                    await rest
             except asyncio.CancelledError:
                 impossible[name] = "the client ended before the change was complete"
                 raise
@@ -130,6 +155,8 @@ class Run(NamedTuple):
         is_hung: Whether it was cancelled.
         points: Its requests and calls; `chosen` are those at which failures may be injected.
         reached: The injections that fired. impossible: injections that could not be made, and why.
+        faulty: The connections at which an injection fired.
+        is_cut_off: Whether the client has made no request to a store since its outage.
         waiting: The requests without a reply, for a client that hung.
         leaked: The number of connections that were open when the client was done.
         violation: What the user's check has found.
@@ -147,32 +174,20 @@ class Run(NamedTuple):
     chosen: list[Point]
     reached: frozenset[str]
     impossible: dict[str, str]
+    faulty: frozenset[int]
+    is_cut_off: bool
     waiting: list[str]
     leaked: int
     violation: str | None
 
 
-class RunSetting(NamedTuple):
-    """What all runs of an exploration have in common. prepared: the snapshot with which each run starts, if any."""
-
-    client: Client
-    match: str
-    timeout_s: float
-    stores: int
-    check: Callable[[Any], str | None] | None
-    with_http: bool = False
-    prepared: Snapshots | None = None
-    leaked: int = 0
-    """The number of connections that the client leaves open without faults."""
-
-    def cluster(self) -> ExploredCluster:
-        """Returns a new cluster, not started."""
-        return ExploredCluster(self.stores, http_port=0 if self.with_http else None)
+def _cluster(setting: ExplorerSetting) -> ExploredCluster:
+    return ExploredCluster(setting.stores, http_port=0 if setting.with_http else None, tokens=setting.tokens)
 
 
-async def prepared(setting: RunSetting, prepare: Client) -> RunSetting:
+async def prepared(setting: ExplorerSetting, prepare: Client) -> ExplorerSetting:
     """Runs the preparation once; returns the setting whose runs start with the state that it left."""
-    mock = setting.cluster()
+    mock = _cluster(setting)
     await mock.start()
     try:
         try:
@@ -187,10 +202,10 @@ async def prepared(setting: RunSetting, prepare: Client) -> RunSetting:
     return setting._replace(prepared=mock.snapshots)
 
 
-async def run_once(setting: RunSetting, *injections: Injection) -> Run:
+async def run_once(setting: ExplorerSetting, *injections: Injection) -> Run:
     """Runs the client once. Raises CommandError and OSErrors of the cluster, but nothing else of the client."""
     recorder = MemoryRecorder()
-    mock = setting.cluster()
+    mock = _cluster(setting)
     impossible: dict[str, str] = {}
     async with AsyncExitStack() as stack:
         await mock.start()
@@ -204,37 +219,37 @@ async def run_once(setting: RunSetting, *injections: Injection) -> Run:
         try:
             for injection in injections:
                 injection.add_to(mock)
-                if injection.failure.change is not None:
-                    changes.append(asyncio.create_task(injection.change(mock, impossible), name="segstore explore"))
+                if (change := injection.failure.change) is not None:
+                    changes.append(asyncio.create_task(injection.change(mock, change, impossible), name=_TASK))
             started_s = time.monotonic()
             output, error, is_hung = await _finished(setting, mock)
             duration_s = time.monotonic() - started_s
         finally:
-            for change in changes:
-                change.cancel()
+            for task in changes:
+                task.cancel()
             await asyncio.gather(*changes, return_exceptions=True)  # `impossible` has their errors
         requests = mock.requests()
+        is_cut_off = mock.is_cut_off(requests)
         mock.faults.toxics.clear()
         leaked = 0 if is_hung else await _left_open(mock, setting.leaked)
         await _owned(mock)
         segments, unframed = _contents(mock)
         violation = None if setting.check is None else setting.check(mock)
-        fired = frozenset(decision.rule for decision in mock.faults.decisions)
+        reached = frozenset(decision.rule for decision in mock.faults.decisions) - impossible.keys()
+        faulty = frozenset(decision.connection for decision in mock.faults.decisions)
         chosen = {seen.number for seen in mock.requests(setting.match)}
         waiting = _waiting(requests) if is_hung else []
-    points = points_of(requests)
     return Run(
-        injections, segments, unframed, output, error, is_hung, duration_s, recorder.records(), points,
-        points_of(requests, chosen) if setting.match else points,
-        fired - impossible.keys(), impossible, waiting, leaked, violation,
+        injections, segments, unframed, output, error, is_hung, duration_s, recorder.records(), points_of(requests),
+        points_of(requests, chosen), reached, impossible, faulty, is_cut_off, waiting, leaked, violation,
     )  # fmt: skip
 
 
-async def _finished(setting: RunSetting, mock: ExploredCluster) -> tuple[bytes | None, BaseException | None, bool]:
+async def _finished(setting: ExplorerSetting, mock: ExploredCluster) -> tuple[bytes | None, BaseException | None, bool]:
     """Awaits the client; returns its output, its error, and whether it was cancelled."""
     try:
         async with asyncio.timeout(setting.timeout_s) as limit:
-            progress = asyncio.create_task(_extend(limit, setting.timeout_s, mock), name="segstore explore")
+            progress = asyncio.create_task(_extend(limit, setting.timeout_s, mock), name=_TASK)
             try:
                 output = await setting.client(mock)
             finally:
@@ -310,12 +325,17 @@ def _contents(mock: ExploredCluster) -> tuple[dict[str, list[bytes]], frozenset[
         if is_index(name) or parent_of(name) or segment.is_table or "/_" in f"/{name}":
             continue
         data = segment.read_bytes(segment.start_offset, segment.length - segment.start_offset)
-        events: list[bytes] = []
-        if split_events(data, 0, len(data), 0, lambda event, *_: event, None, events) != len(data):
-            events = [data]
+        events, length = events_of(data)
+        contents[name] = events if length == len(data) else [data]
+        if length != len(data):
             unframed.add(name)
-        contents[name] = events
     return contents, frozenset(unframed)
+
+
+def events_of(data: bytes) -> tuple[list[bytes], int]:
+    """Returns the whole events at the start of data, and their length."""
+    events: list[bytes] = []
+    return events, split_events(data, 0, len(data), 0, lambda event, *_: event, None, events)
 
 
 class MemoryRecorder(TraceRecorder):

@@ -84,6 +84,36 @@ async def test_a_reader_of_a_group_reads_each_event_wherever_containers_move() -
     assert any("reader group" in alike.name for alike in explored.classes)
 
 
+async def test_a_reader_reads_what_a_reader_that_comes_and_goes_has_left() -> None:
+    counts: list[int] = []
+
+    async def write(mock: ExploredCluster) -> None:
+        async with connect(f"tcp://{mock.controller_uri}") as client:
+            await client.controller.create_scope("shop")
+            await client.controller.create_stream("shop", "orders", segments=2)
+            async with client.event_writer("shop", "orders") as writer:
+                for number in range(6):
+                    await writer.write(b"order %d" % number, routing_key=str(number))
+            await client.controller.seal_stream("shop", "orders")
+
+    async def reads(mock: ExploredCluster) -> None:
+        async with (
+            connect(f"tcp://{mock.controller_uri}") as client,
+            client.reader_group("shop", "cooks", streams=["orders"]) as group,
+            group.reader("a") as reader,
+        ):
+            count = 0
+            while await reader.read() is not None:
+                count += 1
+        counts.append(count)
+
+    failures = ["reader joins, reads and leaves"]
+    explored = await explore(reads, prepare=write, match="type = READ_SEGMENT", failures=failures, timeout_s=20)
+    assert explored.findings == [], str(explored)
+    assert {cell.colour for cell in explored.cells} >= {"green"}, str(explored)
+    assert (max(counts), min(counts)) == (6, 5), "the events that the other reader took count as read"
+
+
 async def transaction(client: Client) -> None:
     async with client.transaction_writer("shop", "orders") as writer, writer.begin() as opened:
         await opened.write(b"order", routing_key="table")

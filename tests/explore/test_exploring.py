@@ -10,13 +10,16 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from segstore.explore import CommandError, ExploredCluster, Point, explore, explore_trace, failures_at, junit
+from segstore.client import connect
+from segstore.explore import CommandError, ExploredCluster, Plan, Point, explore, explore_trace, failures_at, junit
+from segstore.explore.options import ExplorerSetting
 from segstore.explore.world import CHANGES, Change
 from segstore.traces import TraceClient
 from segstore.wire import (
     AppendSetup,
     Command,
     CreateTableSegment,
+    GetStreamSegmentInfo,
     KeepAlive,
     ReadSegment,
     SegmentRead,
@@ -236,7 +239,7 @@ async def test_a_container_moves_to_the_next_of_several_stores() -> None:
 
 def test_lost_and_late_replies_of_calls_come_before_their_statuses() -> None:
     point = Point("createScope", 1, True, "call createScope", "", "SUCCESS")
-    names = [failure.name for failure in failures_at(point, late_s=1, stores=1)]
+    names = [failure.name for failure in failures_at(point, ExplorerSetting(writer))]
     assert names[:2] == ["reply late", "reply lost"]
 
 
@@ -465,3 +468,93 @@ async def test_pairs_find_what_single_failures_do_not() -> None:
 async def test_a_budget_ends_the_runs_and_the_rest_is_counted() -> None:
     explored = await explore(writer, failures=CUTS, budget_s=1e-9)
     assert (explored.runs, explored.notes) == (2, ["the budget ended before 18 more runs"])
+
+
+async def test_each_class_and_kind_of_failure_is_tried_before_a_second_of_its_like() -> None:
+    plans: list[Plan] = []
+    await explore(writer, budget_s=1e-9, started=plans.append)
+    (plan,) = plans
+    members = {alike.points[0] for alike in plan.classes}
+    first = [injection for injection in plan.injections if injection.point in members]
+    assert plan.injections[: len(first)] == first, "first members of classes come before second members"
+    start = first[: len(plan.classes)]
+    assert len({injection.point.alike for injection in start}) == len(plan.classes)
+    assert len({injection.failure.name for injection in start}) == len(plan.classes)
+    shuffled: list[Plan] = []
+    for seed in (1, 1, 2):
+        await explore(writer, budget_s=1e-9, seed=seed, started=shuffled.append)
+    one, again, other = ([str(injection) for injection in plan.injections] for plan in shuffled)
+    assert one == again != other
+
+
+async def test_pairs_begin_with_the_failure_that_has_led_to_the_most_new_classes() -> None:
+    async def client(mock: ExploredCluster) -> None:
+        async with await peer_of(mock) as peer:
+            replies = await peer.ask(HELLO, create(), set_up())
+            if replies[-1].is_failure:
+                await peer.ask(set_up(), create())
+            replies = await peer.ask(GetStreamSegmentInfo(6, SEGMENT, ""))
+            if replies[-1].is_failure:
+                await peer.ask(GetStreamSegmentInfo(7, SEGMENT, ""))
+
+    match = "type = SETUP_APPEND or type = GET_STREAM_SEGMENT_INFO"
+    explored = await explore(client, match=match, failures=["OperationUnsupported"], pairs=True, timeout_s=2, jobs=1)
+    pairs = [cell.injections[0].point.type_name for cell in explored.cells if len(cell.injections) == 2]
+    assert pairs == ["SETUP_APPEND", "SETUP_APPEND", "GET_STREAM_SEGMENT_INFO"]
+
+
+async def test_a_restart_executes_the_request_or_loses_it() -> None:
+    async def careless(mock: ExploredCluster) -> None:
+        async with await peer_of(mock) as peer:
+            await peer.ask(HELLO, create(), set_up())
+            with suppress(ConnectionError):
+                await peer.ask(append(1, event(1)))
+
+    options: dict[str, Any] = {"match": "type = APPEND_BLOCK_END", "failures": ["store restarts*"]}
+    explored = await explore(careless, **options)
+    assert {finding.name: finding.kinds for finding in explored.findings} == {
+        "store restarts, tail lost at APPEND_BLOCK_END 1": {"lost"}
+    }
+    assert explored.findings[0].rules == "", "a file of rules does not restart a store"
+    explored = await explore(writer, **options)
+    assert explored.findings == [], "its attempts end before the store is back"
+
+
+async def test_a_token_that_has_expired_is_refused_until_it_is_renewed() -> None:
+    async def keeps_its_token(mock: ExploredCluster) -> None:
+        async with connect(f"tcp://{mock.controller_uri}") as client:
+            await client.controller.create_scope("scope")
+            await client.controller.create_stream("scope", "stream")
+            token = await client.controller.delegation_token("scope", "stream", "READ_WRITE")
+        async with await peer_of(mock) as peer:
+            replies = await peer.ask(HELLO, set_up(token=token))
+            if replies[-1].is_failure:
+                raise ConnectionError(str(replies[-1]))
+
+    options: dict[str, Any] = {"match": "type = SETUP_APPEND", "failures": ["tokens expire"]}
+    (finding,) = (await explore(keeps_its_token, **options, tokens=True)).findings
+    assert (finding.kinds, "TOKEN_EXPIRED" in finding.broken[0]) == ({"gave up"}, True)
+    assert finding.pytest.endswith("at SETUP_APPEND 1', tokens=True)")
+    with pytest.raises(ValueError, match="no failure at any request"):
+        await explore(keeps_its_token, **options)
+
+
+async def test_a_client_that_cannot_run_side_by_side_is_run_alone() -> None:
+    running = 0
+
+    async def alone(mock: ExploredCluster) -> None:
+        nonlocal running
+        running += 1
+        try:
+            await asyncio.sleep(0.01)
+            if running > 1:
+                raise OSError("Address already in use")
+            await writer(mock)
+        finally:
+            running -= 1
+
+    explored = await explore(alone, failures=["cut before"])
+    assert explored.findings == []
+    assert explored.notes == [
+        "runs are one by one, because side by side the client fails even without a fault: Address already in use"
+    ]

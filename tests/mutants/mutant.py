@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from segstore.explore.running import Client, Run, RunSetting, run_once
+from segstore.explore.options import Client, ExplorerSetting
+from segstore.explore.running import Run, run_once
 from segstore.wire.history import Verdicts, judge, placed
 
 Patch = Callable[[Any, str, Any], None]
@@ -21,16 +22,12 @@ FAULTS = {
 
 
 class Mutant(NamedTuple):
-    """A defect. plant: patches classes. fault: a name of `FAULTS` under which the defect shows; "" for none.
-
-    unexplored: why `explore` does not find it.
-    """
+    """A defect. plant: patches classes. fault: a name of `FAULTS` under which the defect shows; "" for none."""
 
     plant: Callable[[Patch], None]
     rule: str
     scenario: Client
     fault: str = ""
-    unexplored: str = ""
 
     @property
     def name(self) -> str:
@@ -47,11 +44,11 @@ class Mutant(NamedTuple):
 class Planted(list[Mutant]):
     """A list of mutants, to which the functions that plant them are added by a decorator."""
 
-    def mutant(self, rule: str, scenario: Client, fault: str = "", unexplored: str = "") -> Callable[..., Any]:
+    def mutant(self, rule: str, scenario: Client, fault: str = "") -> Callable[..., Any]:
         """Returns a decorator; the arguments are those of `Mutant`."""
 
         def add(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
-            self.append(Mutant(plant, rule, scenario, fault, unexplored))
+            self.append(Mutant(plant, rule, scenario, fault))
             return plant
 
         return add
@@ -65,5 +62,5 @@ async def judged(scenario: Client, fault: str = "", timeout_s: float = 3.0) -> t
             mock.faults.add(**FAULTS[fault])
         await scenario(mock)
 
-    run = await run_once(RunSetting(with_fault, "", timeout_s, 1, None))
+    run = await run_once(ExplorerSetting(with_fault, timeout_s=timeout_s))
     return run, judge(placed(run.records, "run"))

@@ -459,8 +459,6 @@ def accepts_a_wrong_attribute(patch: Patch) -> None:
 
 # --- the protocol -----------------------------------------------------------------------------------------------------
 
-INJECTED = "the explorer attributes what a reply breaks in the protocol to the failure that it injects"
-
 
 def replies(patch: Patch, change: Callable[[Any], Iterable[Any]]) -> None:
     """Sends what `change` makes of a reply: commands, and bytes as they are."""
@@ -482,41 +480,41 @@ def instead(kind: type[Any], change: Callable[[Any], Iterable[Any]]) -> Callable
     return lambda command: change(command) if isinstance(command, kind) else (command,)
 
 
-@mutant("reply-without-request", scenarios.fenced, unexplored=INJECTED)
+@mutant("reply-without-request", scenarios.fenced)
 def answers_with_a_wrong_request_id(patch: Patch) -> None:
     replies(patch, instead(AppendSetup, lambda command: (replace(command, request_id=99),)))
 
 
-@mutant("reply-without-request", scenarios.writer, unexplored=INJECTED)
+@mutant("reply-without-request", scenarios.writer)
 def answers_twice(patch: Patch) -> None:
     replies(patch, instead(AppendSetup, lambda command: (command, command)))
 
 
-@mutant("reply-kind", scenarios.truncation, unexplored=INJECTED)
+@mutant("reply-kind", scenarios.truncation)
 def answers_with_a_wrong_kind(patch: Patch) -> None:
     sealed = SegmentSealed(6, "a/s/0.#epoch.0")
     replies(patch, instead(StreamSegmentInfo, lambda command: (sealed,)))
 
 
-@mutant("decodes", scenarios.fenced, unexplored=INJECTED)
+@mutant("decodes", scenarios.fenced)
 def sends_an_undecodable_frame(patch: Patch) -> None:
     frame = DataAppended.code.to_bytes(4, "big") + (3).to_bytes(4, "big") + b"???"
     replies(patch, instead(AppendSetup, lambda command: (command, frame)))
 
 
-@mutant("known-command", scenarios.fenced, unexplored=INJECTED)
+@mutant("known-command", scenarios.fenced)
 def sends_an_unknown_command(patch: Patch) -> None:
     frame = (999).to_bytes(4, "big") + bytes(4)
     replies(patch, instead(AppendSetup, lambda command: (command, frame)))
 
 
-@mutant("direction", scenarios.fenced, unexplored=INJECTED)
+@mutant("direction", scenarios.fenced)
 def sends_a_request(patch: Patch) -> None:
     replies(
         patch, instead(AppendSetup, lambda command: (command, SetupAppend(2, command.writer_id, command.segment, "")))
     )
 
 
-@mutant("hello-first", scenarios.fenced, unexplored=INJECTED)
+@mutant("hello-first", scenarios.fenced)
 def sends_its_hello_late(patch: Patch) -> None:
     replies(patch, instead(Hello, lambda command: (KeepAlive(), command)))

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +61,7 @@ def _baseline(ctx: click.Context, option: click.Parameter, path: Path | None) ->
 
 
 _FILE: Final = NewPath(dir_okay=False, path_type=Path)
+_SECONDS: Final = Finite(0, MAX_WAIT_S, min_open=True)
 
 
 @click.command(
@@ -80,23 +80,12 @@ _FILE: Final = NewPath(dir_okay=False, path_type=Path)
 @click.option("--only", default="", metavar="NAME", help="Repeat one run: 'cut after at APPEND_BLOCK_END 1'.")
 @click.option("--all", "complete", is_flag=True, help="Try all points, not only three of each class.")
 @click.option("--pairs", is_flag=True, help="Then combine two failures.")
-@click.option(
-    "--budget",
-    "budget_s",
-    type=Finite(0, MAX_WAIT_S, min_open=True),
-    metavar="SECONDS",
-    help="Start no run after this time.",
-)
+@click.option("--budget", "budget_s", type=_SECONDS, metavar="SECONDS", help="Start no run after this time.")
 @click.option("--seed", type=int, default=0, help="Shuffle runs of the same rank.")
-@click.option("-j", "--jobs", type=click.IntRange(1, 64), help="Runs side by side; commands: two for each core.")
+@click.option("-j", "--jobs", type=click.IntRange(1, 64), help="Runs side by side. Default: two for each core.")
 @click.option("--stores", type=click.IntRange(1, 16), help="Default: 2; 1 if the command names {host} or {port}.")
-@click.option(
-    "--timeout-s",
-    type=Finite(0, MAX_WAIT_S, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="After this time a client has hung.",
-)
+@click.option("--timeout-s", type=_SECONDS, default=10.0, show_default=True, help="After this time a client has hung.")
+@click.option("--tokens", is_flag=True, help="Stores check delegation tokens, which can expire.")
 @click.option("--any-order", is_flag=True, help="Events of a segment may come in another order.")
 @click.option("--out", type=NewPath(file_okay=False, path_type=Path), metavar="DIR", help="Write fixtures here.")
 @click.option("--page", type=_FILE, metavar="FILE", help="Write the matrix of requests and failures as HTML.")
@@ -148,7 +137,10 @@ def explore(trace: Path | None, prepare: str | None, **options: Any) -> int:
         _print_plan(plan)
 
     try:
-        exploration = asyncio.run(_until_signal(_explored(command, preparing, records, options, started)))
+        names = ("match", "failures", "only", "timeout_s", "complete", "pairs", "budget_s", "seed", "jobs", "stores")
+        how = {name: options[name] for name in (*names, "tokens")}
+        how |= {"keep_order": not options["any_order"], "started": started, "tell": _tell}
+        exploration = asyncio.run(_explored(command, preparing, records, how))
     except CommandError as error:
         raise click.ClickException(f"the client {error}") from error
     except (OSError, ValueError, RuntimeError, TimeoutError) as error:
@@ -168,55 +160,28 @@ def _client(command: str | list[str] | None, option: str) -> CommandClient | Non
         raise click.BadParameter(str(error), param_hint=option) from error
 
 
-async def _until_signal(exploration: Coroutine[Any, Any, Exploration]) -> Exploration:
-    """Awaits an exploration. SIGTERM, and the SIGHUP of a closed terminal, end it and the client's processes.
-
-    Raises SystemExit with 128 and the number of the signal.
-    """
-    task = asyncio.current_task()
-    assert task is not None
-    received: list[signal.Signals] = []
-
-    def end(number: signal.Signals) -> None:
-        received.append(number)
-        task.cancel()
-
-    numbers = [signal.SIGTERM]
-    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has it ignored
-        numbers.append(signal.SIGHUP)
-    for number in numbers:
-        loops.on_signal(number, end, number)
-    try:
-        return await exploration
-    except asyncio.CancelledError:
-        if received:
-            raise SystemExit(128 + received[0]) from None
-        raise
+def _exit(number: signal.Signals) -> None:
+    raise SystemExit(128 + number)
 
 
 async def _explored(
-    command: CommandClient | None,
-    prepare: CommandClient | None,
-    records: list[Record] | None,
-    options: dict[str, Any],
-    started: Callable[[Plan], None],
+    command: CommandClient | None, prepare: CommandClient | None, records: list[Record] | None, how: dict[str, Any]
 ) -> Exploration:
+    """Explores a command or a trace; SIGTERM, and the SIGHUP of a closed terminal, end the client's processes, too."""
     from segstore import explore as explorer
 
-    names = ("match", "failures", "only", "timeout_s", "complete", "pairs", "budget_s", "seed")
-    how: dict[str, Any] = {name: options[name] for name in names}
-    how |= {"keep_order": not options["any_order"], "started": started, "tell": _tell, "prepare": prepare}
+    loops.on_signal(signal.SIGTERM, _exit, signal.SIGTERM)
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has it ignored
+        loops.on_signal(signal.SIGHUP, _exit, signal.SIGHUP)
     clients = [client for client in (command, prepare) if client is not None]
-    how["with_http"] = any(explorer.names_place(client.words, "http") for client in clients)
+    how |= {"prepare": prepare, "with_http": any(explorer.names_place(client.words, "http") for client in clients)}
     if command is None:
-        return await explorer.explore_trace(
-            records or [], **how, jobs=options["jobs"] or 1, stores=options["stores"] or 1
-        )
+        return await explorer.explore_trace(records or [], **how | {"stores": how["stores"] or 1})
     with_address = explorer.names_place(command.words, "host", "port")
-    how["stores"] = options["stores"] or (1 if with_address or records is not None else 2)
+    how["stores"] = how["stores"] or (1 if with_address or records is not None else 2)
     if records is not None:
-        how["wanted"] = await explorer.wanted_of(records, options["timeout_s"])
-    return await explorer.explore(command, **how, jobs=options["jobs"] or 2 * (os.cpu_count() or 1))
+        how["wanted"] = await explorer.wanted_of(records, how["timeout_s"])
+    return await explorer.explore(command, **how)
 
 
 def _print_plan(plan: Plan) -> None:
@@ -224,10 +189,8 @@ def _print_plan(plan: Plan) -> None:
     for alike in plan.classes:
         echo(alike, err=True)
     classes, runs = len(plan.classes), len(plan.injections)
-    echo(
-        f"{classes} class{'es' if classes != 1 else ''} of requests and calls, {runs:,} run{'s' if runs != 1 else ''}",
-        err=True,
-    )
+    many = "es" if classes != 1 else "", "s" if runs != 1 else ""
+    echo(f"{classes} class{many[0]} of requests and calls, {runs:,} run{many[1]}", err=True)
 
 
 def _tell(done: int, of: int, finding: Finding | None) -> None:
@@ -250,7 +213,7 @@ def _again(trace: Path | None, prepare: str | None, options: dict[str, Any]) -> 
         values["--timeout-s"] = f"{options['timeout_s']:g}"
     again = ["segstore", "explore"]
     again += [word for name, value in values.items() if value is not None for word in (name, str(value))]
-    again += ["--any-order"] if options["any_order"] else []
+    again += [f"--{name.replace('_', '-')}" for name in ("any_order", "tokens") if options[name]]
     return [*again, *([] if trace is None else [str(trace)]), "--", *words]
 
 
