@@ -47,7 +47,7 @@ TELL_CODEC := $(PY) -c 'import segstore._speed' 2>/dev/null || \
 # Tests of what is compiled, in Python; and of libraries in their lowest versions: construct, FastAPI, gRPC and pydantic.
 # Tests of the codec itself compare the codecs by name. Floods, and the other loop, lead to no other code there.
 IN_PYTHON := tests/wire/blocks tests/test_conformance.py tests/server/connection tests/client/segment \
-	--ignore tests/server/connection/test_long_reads.py -k "not uvloop"
+	$(foreach flood,long_reads forgotten_writers,--ignore tests/server/connection/test_$(flood).py) -k "not uvloop"
 LOWEST := tests/wire/schema tests/server/rest tests/client/controller
 
 # Earlier versions of PySpark leave sockets to the garbage collector.
