@@ -7,6 +7,7 @@ PY := $(VENV)/bin/python
 UV := $(VENV)/bin/uv
 INTO := $(UV) pip install --quiet --python
 INSTALL := $(INTO) $(PY)
+export UV_HTTP_TIMEOUT ?= 180
 # An editable installation is built again although its version is the same.
 EDITABLE := --reinstall-package segstore -e
 # One more than there are cores: tests wait for timers and processes about as long as they compute.
