@@ -3,9 +3,13 @@
 
 VENV ?= .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check --quiet
-# What is imported is compiled when it is; most modules never are.
-INSTALL := $(PIP) install --no-compile
+# It takes a quarter of pip's time. It does not read pip.conf: UV_DEFAULT_INDEX names an index other than PyPI.
+UV := $(VENV)/bin/uv
+INTO := $(UV) pip install --quiet --python
+INSTALL := $(INTO) $(PY)
+export UV_HTTP_TIMEOUT ?= 180
+# An editable installation is built again although its version is the same.
+EDITABLE := --reinstall-package segstore -e
 # One more than there are cores: tests wait for timers and processes about as long as they compute.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 FUZZ_SECONDS ?= 60
@@ -31,7 +35,7 @@ unexport PYTHONDONTWRITEBYTECODE
 TYPED := $(wildcard client/*/*.pxd)
 INSTALLED := pyproject.toml setup.py $(wildcard wire/codec/speed/*.[ch]) $(TYPED) $(TYPED:.pxd=.py)
 # PySpark has no wheel: its jars are not compressed a second time.
-INSTALL_SPARK := $(INSTALL) --config-settings=--build-option=--compression=stored pyspark
+STORED := --config-settings-package 'pyspark:--build-option=--compression=stored'
 # Rewritten when one of these is newer; as long as they stand, no target needs a network.
 CORE := $(VENV)/.installed-core
 TEST := $(VENV)/.installed-test
@@ -44,7 +48,7 @@ TELL_CODEC := $(PY) -c 'import segstore._speed' 2>/dev/null || \
 # Tests of what is compiled, in Python; and of libraries in their lowest versions: construct, FastAPI, gRPC and pydantic.
 # Tests of the codec itself compare the codecs by name. Floods, and the other loop, lead to no other code there.
 IN_PYTHON := tests/wire/blocks tests/test_conformance.py tests/server/connection tests/client/segment \
-	--ignore tests/server/connection/test_long_reads.py -k "not uvloop"
+	$(foreach flood,long_reads forgotten_writers,--ignore tests/server/connection/test_$(flood).py) -k "not uvloop"
 LOWEST := tests/wire/schema tests/server/rest tests/client/controller
 
 # Earlier versions of PySpark leave sockets to the garbage collector.
@@ -65,38 +69,38 @@ serve: $(CORE) ## start the mock segment store; options: make serve ARGS="--port
 test: $(TEST) ## run the tests that need Python alone; options for pytest in ARGS
 	$(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup -m "not long" $(ARGS)
 
-test-all: test test-long ## run every test; as root it installs chromium, tshark and junit5, unless NO_SYSTEM_PACKAGES=1
+test-all: test test-long test-lowest ## run every test; as root it installs chromium, tshark and junit5, unless NO_SYSTEM_PACKAGES=1
 
 # Without the extension: most tests of tests/wire name the codecs that they compare.
-test-long: ## run the rest of test-all: Spark, browsers, ZooKeeper, other languages, long runs, codec in Python, lowest versions
-	@echo "installs from package registries into $(VENV) and $(VENV)-lowest: PySpark (with Java 17), documentation tools," \
+test-long: ## run the rest of test-all: Spark, browsers, ZooKeeper, other languages, long runs, codec in Python
+	@echo "installs from package registries into $(VENV): PySpark (with Java 17), documentation tools," \
 		"schemathesis, moto, npm's packages for TypeScript and axe-core" >&2
 	@VENV=$(VENV) tools/system_packages.sh chromium "tests of the live page"
 	@VENV=$(VENV) tools/system_packages.sh tshark "tests of the Wireshark dissector"
 	@VENV=$(VENV) tools/system_packages.sh junit5 "the test of a suite in Java" /usr/share/java/junit-jupiter-api.jar
-	@$(MAKE) --no-print-directory $(DEV) $(TYPESCRIPT)/.installed
+	@$(MAKE) --no-print-directory --jobs 2 $(DEV) $(TYPESCRIPT)/.installed
 	HYPOTHESIS_PROFILE=long $(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup -m long $(ARGS)
 	SEGSTORE_CODEC=python $(VENV)/bin/pytest -q -n $(WORKERS) -m "not long" $(IN_PYTHON)
-	@if command -v $(PYTHON_LOWEST) >/dev/null 2>&1; then $(MAKE) --no-print-directory test-lowest; \
-		else echo "NOT RUN: $(PYTHON_LOWEST) is not here, for the tests with the lowest versions" >&2; fi
 
-test-lowest: | $(PY) ## run tests of schema, REST API and client with the lowest versions that pyproject.toml allows
-	$(PYTHON_LOWEST) -m venv --without-pip $(VENV)-lowest
-	$(VENV)-lowest/bin/python tools/lowest_versions.py pyproject.toml >$(VENV)-lowest/lowest.txt
-	PURE_PYTHON=1 $(PIP) --python $(VENV)-lowest/bin/python install --no-compile -c $(VENV)-lowest/lowest.txt -e '.[test]'
-	$(VENV)-lowest/bin/pytest -q -n $(WORKERS) -m "not long" $(LOWEST) $(ARGS)
+test-lowest: | $(UV) ## run tests of schema, REST API and client with the lowest versions that pyproject.toml allows, in $(VENV)-lowest
+	@if command -v $(PYTHON_LOWEST) >/dev/null; then \
+		$(PYTHON_LOWEST) -m venv --without-pip $(VENV)-lowest && \
+		$(PY) tools/lowest_versions.py pyproject.toml >$(VENV)-lowest/lowest.txt && \
+		PURE_PYTHON=1 $(INTO) $(VENV)-lowest -c $(VENV)-lowest/lowest.txt $(EDITABLE) '.[test]' && \
+		$(VENV)-lowest/bin/pytest -q -n $(WORKERS) -m "not long" $(LOWEST) $(ARGS); \
+		else echo "NOT RUN: $(PYTHON_LOWEST) is not here, for the tests with the lowest versions" >&2; fi
 
 test-spark: $(DEV) ## run the tests of the pipeline with each PySpark of SPARKS, in an environment of its own; needs PyPI
 	@status=0; for each in $(SPARKS); do \
 		$(PY) -m venv $(VENV)-spark-$$each && \
-		$(VENV)-spark-$$each/bin/python -m pip --disable-pip-version-check --quiet install --no-compile -e '.[dev,spark]' "pyspark==$$each" && \
+		$(INTO) $(VENV)-spark-$$each $(STORED) -e '.[dev,spark]' "pyspark==$$each" && \
 		$(VENV)-spark-$$each/bin/pytest -q $(OF_SPARK) $(ARGS) || { status=1; echo "PySpark $$each: failed" >&2; }; \
 		rm -rf $(VENV)-spark-$$each; \
 	done; exit $$status
 
 audit: $(DEV) ## look up known vulnerabilities of the installed and the lowest allowed versions on PyPI
 	@test -x $(VENV)-audit/bin/pip-audit || { $(PY) -m venv $(VENV)-audit && \
-		$(VENV)-audit/bin/python -m pip --disable-pip-version-check --quiet install pip-audit; }
+		$(INTO) $(VENV)-audit pip-audit; }
 	$(PY) -m pip --disable-pip-version-check freeze --exclude-editable >$(VENV)-audit/installed.txt
 	$(PY) tools/lowest_versions.py pyproject.toml >$(VENV)-audit/lowest.txt
 	@status=0; for each in installed lowest; do \
@@ -182,15 +186,15 @@ clean: ## remove what builds, tests and tools leave; .venv stays
 	rm -rf build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache bench/results
 	find . -path './.venv*' -prune -o -type d -name __pycache__ -print | xargs rm -rf
 
-$(CORE): $(INSTALLED) | $(PY)
+$(CORE): $(INSTALLED) | $(UV)
 	@echo "installing segstore into $(VENV)"
-	@$(INSTALL) -e .
+	@$(INSTALL) $(EDITABLE) .
 	@$(TELL_CODEC)
 	@touch $@
 
-$(TEST): $(INSTALLED) | $(PY)
+$(TEST): $(INSTALLED) | $(UV)
 	@echo "installing segstore and what its tests need into $(VENV)"
-	@$(INSTALL) --only-binary pravega -e '.[test,clients]' || { $(INSTALL) -e '.[test]' && \
+	@$(INSTALL) --only-binary pravega $(EDITABLE) '.[test,clients]' || { $(INSTALL) $(EDITABLE) '.[test]' && \
 		echo "the official client has no wheel for this machine: its tests will be reported as not run" >&2; }
 	@$(TELL_CODEC)
 	@touch $(CORE) $@
@@ -198,7 +202,7 @@ $(TEST): $(INSTALLED) | $(PY)
 $(DEV): $(INSTALLED) $(TEST)
 	@echo "installing what all tests, lint and benchmarks need into $(VENV)"
 	@if $(PY) -c 'import sys; from segstore.pipeline.session import JAVA, java_version as v; sys.exit((v() or 0) < JAVA)'; \
-		then $(INSTALL_SPARK) && $(INSTALL) 'segstore[dev,docs,spark]'; \
+		then $(INSTALL) $(STORED) 'segstore[dev,docs,spark]'; \
 		else $(INSTALL) 'segstore[dev,docs]' && \
 		echo "Java 17 or newer is not here: tests with Spark will be reported as not run" >&2; fi
 	@touch $(CORE) $(TEST) $@
@@ -216,3 +220,6 @@ $(PY):
 	@echo "creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) could not create $(VENV);" \
 		"on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
+
+$(UV): | $(PY)
+	@$(PY) -m pip --disable-pip-version-check --quiet install --no-compile uv

@@ -129,12 +129,9 @@ LONG = {
     "packages, machines and the documentation site": (
         *("tests/test_packaging.py", "tests/test_machines.py", "tests/test_docs_site.py"),
     ),
-    "benchmarks and long runs": (
-        "tests/explore/test_clients.py",
-        "tests/fuzz/",
-        "tests/power_loss/",
-        "tests/seeds/test_shown.py",
-        "tests/test_bench.py",
+    "benchmarks, kills, losses of power and long runs": (
+        *("tests/explore/test_clients.py", "tests/fuzz/", "tests/power_loss/", "tests/seeds/test_shown.py"),
+        *("tests/server/durable/test_killed.py", "tests/server/durable/test_power_loss.py", "tests/test_bench.py"),
     ),
 }
 """What `make test` leaves out, by folder and file; single tests have the marker `long`."""
