@@ -3,10 +3,11 @@
 
 VENV ?= .venv
 PY := $(VENV)/bin/python
-# It takes a quarter of pip's time. It does not read pip.conf: UV_DEFAULT_INDEX names an index other than PyPI.
+# It takes a quarter of pip's time, and does not read pip's configuration.
 UV := $(VENV)/bin/uv
-INTO := $(UV) pip install --quiet --python
-INSTALL := $(INTO) $(PY)
+INDEX = $(or $(UV_DEFAULT_INDEX),$(PIP_INDEX_URL),$(shell $(PY) -m pip config get global.index-url 2>/dev/null))
+INTO = $(if $(INDEX),UV_DEFAULT_INDEX=$(INDEX)) $(UV) pip install --quiet --python
+INSTALL = $(INTO) $(PY)
 export UV_HTTP_TIMEOUT ?= 180
 # An editable installation is built again although its version is the same.
 EDITABLE := --reinstall-package segstore -e
