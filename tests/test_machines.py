@@ -47,15 +47,6 @@ def test_what_an_older_python_reads_first_needs_no_newer_one() -> None:
     assert imported == {"os", "re", "pathlib", "setuptools"}
 
 
-def test_without_pypi_no_executable_is_made(tmp_path: Path) -> None:
-    """What pip prints comes first."""
-    command = [sys.executable, str(ROOT / "tools" / "packaging" / "make_binary.py"), str(tmp_path)]
-    nowhere = os.environ | {"PIP_INDEX_URL": f"{NOWHERE}/simple", "PIP_RETRIES": "0", "PIP_NO_CACHE_DIR": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=nowhere, timeout=PATIENCE_S)
-    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False)
-    assert "PyInstaller from PyPI, which could not be installed; without it" in done.stderr.splitlines()[-1]
-
-
 def test_without_java_spark_is_refused_in_one_sentence_that_names_the_other_engine(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": str(tmp_path)}
     trace = ROOT / "fixtures" / "traces" / "write.jsonl"

@@ -162,20 +162,6 @@ def test_a_signal_ends_a_start_that_waits_for_others() -> None:
             process.kill()
 
 
-def test_replies_in_flight_arrive_although_the_store_is_stopped() -> None:
-    size = 2 * 1024 * 1024
-    with served("--announce", "json") as store, store.connect() as connection:
-        ask(connection, Hello(17, 5), create(), set_up(), append(0, bytes(size)), count=4)
-        connection.sendall(b"".join(encode(read(0, size, each)) for each in range(3)) + encode(KeepAlive()))
-        got = len(connection.recv(1))
-        store.process.send_signal(signal.SIGTERM)
-        with suppress(ConnectionResetError):
-            while data := connection.recv(1 << 20):
-                got += len(data)
-        assert got > 3 * size
-        assert store.process.wait(PATIENCE_S) == 0
-
-
 def test_a_second_signal_ends_it_at_once() -> None:
     size = 2 * 1024 * 1024
     with served("--announce", "json") as store, store.connect() as connection:
@@ -243,21 +229,6 @@ def test_without_standard_error_it_serves_and_the_announced_text_is_one_line() -
         assert store.end() == 0
         assert store.process.stdout is not None
         assert store.process.stdout.read() == ""
-
-
-def test_a_peer_that_broke_the_protocol_or_mistook_the_port_is_on_standard_error() -> None:
-    with served("--announce", "json") as store:
-        for first in (bytes(8), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"):
-            with store.connect() as connection:
-                host, port = connection.getsockname()
-                connection.sendall(first)
-                with suppress(ConnectionResetError):
-                    assert connection.recv(1) == b""
-        assert store.end() == 0
-        errors = store.errors()
-    assert f"{host}:{port}" in errors
-    for said in ("at byte 0", "it seems to speak HTTP/2, as to a controller", "it seems to speak HTTP\n"):
-        assert said in errors
 
 
 # --- what cannot be ---------------------------------------------------------------------------------------------

@@ -275,8 +275,8 @@ def test_a_controller_is_started_when_its_address_is_asked_for(thread: ServerThr
 
 
 @pytest.mark.parametrize("first", ["host", "admin_port", "controller_uri", "rest_url", "http_url"])
-def test_every_address_works_whichever_is_asked_for_first(servers: Servers, first: str) -> None:
-    server = servers.serve(admin_port=0, rest_port=0, http_port=0)
+def test_every_address_works_whichever_is_asked_for_first(thread: ServerThread, first: str) -> None:
+    server = thread.serve(admin_port=0, rest_port=0, http_port=0)
     address = getattr(server, first)
     if first == "rest_url":
         assert httpx.post(f"{address}/v1/scopes", json={"scopeName": "a"}, trust_env=False, timeout=60).is_success
@@ -286,7 +286,7 @@ def test_every_address_works_whichever_is_asked_for_first(servers: Servers, firs
         ports = {"host": server.port, "admin_port": address, "controller_uri": str(address).rpartition(":")[2]}
         socket.create_connection((server.host, int(ports[first])), PATIENCE_S).close()
     with pytest.raises(RuntimeError, match="admin_port=0"):
-        _ = servers.serve().admin_port
+        _ = thread.serve().admin_port
 
 
 def test_the_host_to_listen_on_can_be_chosen(servers: Servers) -> None:
@@ -319,7 +319,7 @@ def test_a_server_that_is_stopped_is_gone_but_can_be_looked_at(servers: Servers)
     assert server.events(SEGMENT) == [b"a"]
 
 
-@pytest.mark.parametrize(
+@looped(
     "call",
     [
         lambda server: server.create_stream("a", "b"),

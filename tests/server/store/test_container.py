@@ -86,33 +86,7 @@ def test_the_table_of_a_reader_group_can_be_made_again_and_no_other_one(containe
         container.create_table_segment(other, now_ms=2)
 
 
-@looped(
-    "request_",
-    [
-        lambda c: c.delete_segment("no"),
-        lambda c: c.update_policy("no", scale_type=0, target_rate=0, now_ms=1),
-        lambda c: c.get_attribute("no", A),
-        lambda c: append_to(c, "no", W, 1, 1, b"", last_event_number=0, now_ms=1),
-        lambda c: c.wait("no", 0, 1),
-        lambda c: c.merge("s", "no", now_ms=1),
-        lambda c: c.table("no"),
-    ],
-)
-def test_what_does_not_exist_is_named(container: Container, request_: Callable[[Container], object]) -> None:
-    with pytest.raises(NoSuchSegment) as error:
-        request_(container)
-    assert error.value.segment == "no"
-
-
 # Appending
-
-
-def test_a_writer_that_another_connection_overtook_is_refused(container: Container) -> None:
-    write(container, "s", b"one")
-    with pytest.raises(BadAttribute) as error:
-        append_to(container, "s", W, 7, 1, b"x", last_event_number=0, now_ms=2)
-    assert (error.value.attribute_id, error.value.previous) == (W, 1)
-    assert container.segment("s").length == 3
 
 
 def test_a_conditional_append_checks_its_number_before_the_offset(container: Container) -> None:
