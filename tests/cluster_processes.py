@@ -109,7 +109,6 @@ class Serving:
     def announce(self) -> None:
         """Blocks until it has said where it listens."""
         stdout = self.process.stdout
-        assert stdout is not None
         impatience = threading.Timer(PATIENCE_S, self.process.kill)
         impatience.start()
         try:

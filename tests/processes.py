@@ -26,7 +26,6 @@ def started(command: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:
         try:
-            assert process.stdout is not None
             yield process, process.stdout.readline()
         finally:
             if process.poll() is None:

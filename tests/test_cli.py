@@ -406,8 +406,6 @@ def test_sigint_stays_ignored_where_the_caller_ignores_it() -> None:
     """As a shell does for jobs in the background."""
     shell = ["sh", "-c", 'trap "" INT; echo; exec "$@"', "sh", sys.executable, "-m", "segstore", "encode"]
     with subprocess.Popen(shell, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         assert process.stdout.readline() == "\n"
         process.stdin.write(to_line(Hello(17, 5)))
         process.stdin.flush()

@@ -50,8 +50,6 @@ def serve(*options: str) -> subprocess.Popen[str]:
 
 def test_serve_says_one_line_on_stdout_and_the_pointers_on_stderr() -> None:
     with serve() as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         try:
             line = process.stdout.readline()
             (controller,) = re.findall(r"controller (\S+)", line)
@@ -69,7 +67,6 @@ def test_serve_says_one_line_on_stdout_and_the_pointers_on_stderr() -> None:
 @pytest.fixture
 def controller() -> Iterator[str]:
     with serve("--announce", "json") as process:
-        assert process.stdout is not None
         try:
             yield json.loads(process.stdout.readline())["controller"]
         finally:

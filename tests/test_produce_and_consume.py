@@ -191,15 +191,12 @@ def test_a_signal_ends_consume_and_produce_which_stores_what_it_read(uri: str, r
         process(uri, "consume", stream, "-G", "g" + number.name) as consumer,
         process(uri, "produce", stream) as producer,
     ):
-        assert consumer.stdout is not None
-        assert producer.stdin is not None
         producer.stdin.write(b"one\nhalf a li")
         producer.stdin.flush()
         assert consumer.stdout.readline() == b"one\n"
         for each in (producer, consumer):
             each.send_signal(number)
             assert each.wait(PATIENCE_S) == 128 + number
-            assert each.stderr is not None
             said = b"segstore: interrupted; events stored: 1\n" if each is producer else b""
             assert each.stderr.read() == said
     assert run("consume", stream, "-e").stdout == b"one\n"
@@ -208,8 +205,6 @@ def test_a_signal_ends_consume_and_produce_which_stores_what_it_read(uri: str, r
 def test_consume_ends_when_the_reader_of_its_output_has_gone(uri: str, run: Run, stream: str) -> None:
     run("produce", stream, given=b"1\n2\n")
     with process(uri, "consume", stream, "-G", "unread") as consumer:
-        assert consumer.stdout is not None
-        assert consumer.stderr is not None
         assert [consumer.stdout.readline() for _ in range(2)] == [b"1\n", b"2\n"]
         consumer.stdout.close()
         assert (consumer.wait(PATIENCE_S), consumer.stderr.read()) == (1, b"")
@@ -217,8 +212,6 @@ def test_consume_ends_when_the_reader_of_its_output_has_gone(uri: str, run: Run,
 
 def test_consume_ends_without_a_reader_while_it_waits_for_a_controller() -> None:
     with process("tcp://127.0.0.1:1", "consume", "a/s", "-X", "refused_timeout_ms=600000") as waiting:
-        assert waiting.stdout is not None
-        assert waiting.stderr is not None
         assert b"retrying while calls wait" in waiting.stderr.readline()
         waiting.stdout.close()
         assert (waiting.wait(PATIENCE_S), waiting.stderr.read()) == (1, b"")
@@ -240,7 +233,6 @@ def test_grpc_prints_nothing_when_a_server_ends_a_connection() -> None:
                 pass
         waiting.send_signal(signal.SIGINT)
         assert waiting.wait(PATIENCE_S) == 128 + signal.SIGINT
-        assert waiting.stderr is not None
         assert b"goaway" not in waiting.stderr.read()
 
 

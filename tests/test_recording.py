@@ -122,7 +122,6 @@ def port_of(announced: str) -> int:
 def test_serve_announces_itself_on_standard_error_if_it_records_to_standard_output() -> None:
     command = [*SERVE, "--announce", "json", "--record", "-"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
         say_hello(port_of(process.stderr.readline()))
         process.terminate()
         out, _ = process.communicate(timeout=PATIENCE_S)

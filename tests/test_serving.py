@@ -56,7 +56,6 @@ class Served:
         return self.process.wait(PATIENCE_S)
 
     def errors(self) -> str:
-        assert self.process.stderr is not None
         return self.process.stderr.read()
 
 
@@ -153,7 +152,6 @@ def test_a_signal_ends_a_start_that_waits_for_others() -> None:
     process = subprocess.Popen([sys.executable, "-c", NEVER_STARTED], stdout=subprocess.PIPE, text=True)
     with process:
         try:
-            assert process.stdout is not None
             assert process.stdout.readline() == "starting\n"
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE_S) == 0
@@ -214,7 +212,6 @@ def test_what_nobody_reads_is_dropped_and_its_lines_are_counted() -> None:
     )
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "written\n"
         lines = process.communicate(timeout=PATIENCE_S)[1].splitlines()
     dropped = [int(line.split()[0]) for line in lines if line != "x" * 99]
@@ -227,7 +224,6 @@ def test_without_standard_error_it_serves_and_the_announced_text_is_one_line() -
     with served(command=("sh", "-c", f"exec {shlex.join(SERVE)} 2>&-")) as store:
         assert store.line.startswith("segstore listens: segment store 127.0.0.1:")
         assert store.end() == 0
-        assert store.process.stdout is not None
         assert store.process.stdout.read() == ""
 
 

@@ -400,7 +400,6 @@ async def test_the_configuration_is_with_another_zookeeper_whose_loss_ends_no_pr
                 await Workload(processes.uri, 0).make(3)
                 await streams_are(watched, ["s"])
                 found = await watched.stream("a", "s")
-                assert found is not None
                 assert found.scaling.min_segments == 3
                 line.cut()
                 async with connect(processes.uri, IMPATIENT) as client, client.event_writer("a", "s") as writer:

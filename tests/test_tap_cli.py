@@ -72,7 +72,6 @@ def refused(*options: str) -> tuple[int, str]:
 
 def said_by(tap: Tapping, lines: int) -> list[str]:
     """The first lines on standard error that are no log lines."""
-    assert tap.process.stderr is not None
     found = (line.rstrip("\n") for line in iter(tap.process.stderr.readline, "") if " INFO " not in line)
     return list(islice(found, lines))
 

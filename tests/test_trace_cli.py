@@ -341,7 +341,6 @@ def test_a_page_of_two_runs_shows_the_differences_that_diff_prints(tmp_path: Pat
     def fields(*options: str) -> set[str]:
         run("view", paths[0], "--against", paths[1], "-o", page, *options)
         found = re.search('id="differences">([^<]*)<', page.read_text("utf-8"))
-        assert found is not None
         differences = json.loads(zlib.decompress(base64.b64decode(found[1]), -zlib.MAX_WBITS))
         return {field["field"] for difference in differences for field in difference["fields"]}
 
@@ -518,8 +517,6 @@ def test_show_follows_a_capture_until_it_is_interrupted(trace: Path, monkeypatch
 def test_following_ends_when_the_reader_of_the_output_has_gone(trace: Path) -> None:
     command = (sys.executable, "-m", "segstore", "trace", "show", "--follow", str(trace))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
-        assert following.stdout is not None
-        assert following.stderr is not None
         for _ in run("show", trace).stdout.splitlines():
             assert following.stdout.readline()
         following.stdout.close()

@@ -112,7 +112,6 @@ class Listener(ABC):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
         await stop_accepting(self._server)
         for task in tuple(self._tasks):
             task.cancel()

@@ -44,7 +44,6 @@ async def take(reader: GroupReader, count: int) -> list[str]:
     async with asyncio.timeout(PATIENCE_S):
         while len(got) < count:
             event = await reader.read()
-            assert event is not None
             got.append(event.data.decode())
     return got
 

@@ -77,7 +77,6 @@ async def test_the_envelope_is_cut_into_chunks_with_the_event() -> None:
         empty = chunks[0].size - 1_000
         assert [each.size - empty for each in chunks] == [1_000, 1_000, 508]
         result = mock.stores[0].store.read(segment.name, 0, 10_000)
-        assert result is not None
         assert b"".join(result.data) == struct.pack(">ii", 0, 2_500) + big(2_500)
     assert ClientSettings().large_event_chunk_bytes == 8 * MIB
 

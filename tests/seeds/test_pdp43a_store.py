@@ -153,7 +153,6 @@ async def test_a_transient_segment_is_in_no_list_of_the_controller() -> None:
         await pravega.controller.create_scope("scope")
         await pravega.controller.create_stream("scope", "stream")
         address = mock.stores[0].address
-        assert address is not None
         async with Peer(*await asyncio.open_connection(*address)) as peer:
             name = await written(peer, b"chunk")
             assert [scope async for scope in pravega.controller.list_scopes()] == ["scope"]
@@ -225,7 +224,6 @@ async def test_a_merge_appends_the_whole_source_as_one_event_and_seals_it_first(
         name = await written(peer, b"one ", b"two ", b"three")
         assert await asked(peer, MergeSegments(30, SEGMENT, name, "")) == SegmentsMerged(30, SEGMENT, name, 13)
         result = store.store.read(SEGMENT, 0, 100)
-        assert result is not None
         assert b"".join(result.data) == b"one two three"
         assert await asked(peer, GetSegmentAttribute(31, SEGMENT, EVENT_COUNT, "")) == SegmentAttribute(31, 1)
         again = await asked(peer, MergeSegments(32, SEGMENT, name, ""))

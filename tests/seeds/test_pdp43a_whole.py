@@ -42,7 +42,6 @@ from tests.server.support import SEGMENT
 async def restart(mock: MockCluster) -> None:
     """The store ends with all its connections, and another takes its place: same port, what was stored, recovered."""
     old = mock.stores[0]
-    assert old.address is not None
     await old.stop(drain_s=0)
     new = SegmentStoreServer(old.settings.model_copy(update={"port": old.address[1]}))
     new.store.containers.update(old.store.containers)

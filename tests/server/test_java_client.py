@@ -49,7 +49,6 @@ async def place() -> AsyncIterator[Place]:
     cluster = MockCluster(controller=ControllerConfig(watermark_every_ms=20))
     await cluster.start()
     try:
-        assert cluster.controller_address is not None
         host, port = cluster.controller_address
         async with grpc.aio.insecure_channel(f"{host}:{port}") as channel:
             ask = Client(channel)

@@ -267,7 +267,6 @@ async def test_a_user_who_may_read_but_not_write_is_refused_with_segment_and_end
 @pytest.mark.mock(authority=Authority(Accounts(USERS), KEY[:-1] + "x", now_s=time.time), auth_key=KEY)
 async def test_a_token_of_another_key_is_refused_by_name(mock: MockCluster, grpc_runs: None) -> None:
     async with client(mock, username="ann", password="secret") as pravega:
-        assert mock.address is not None
         await stream(pravega)
         await pravega.controller.create_table("a", "t", TableConfig(primary_key_bytes=1))
         store = str(Endpoint(*mock.address))
@@ -291,7 +290,6 @@ async def test_a_token_of_another_key_is_refused_by_name(mock: MockCluster, grpc
             await refused(transaction.write(b"x"))
         for problem in problems:
             assert problem.endpoint == store
-            assert problem.segment is not None
             assert problem.segment.startswith("a/")
             assert problem.request_id is not None
             assert store in str(problem)
@@ -301,7 +299,6 @@ async def test_a_token_of_another_key_is_refused_by_name(mock: MockCluster, grpc
 
 async def test_a_store_without_a_controller_takes_tokens_of_a_source(grpc_runs: None) -> None:
     async with MockCluster(watched=False, auth_key=KEY) as mock, ConnectionPool(settings(retry=FEW)) as pool:
-        assert mock.address is not None
         now_s = time.time()
         source = Source(lambda number: token(now_s - 5 if number < 3 else now_s + 600, number=number))
         where = FixedStore(Endpoint(*mock.address), source)

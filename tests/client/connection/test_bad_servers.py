@@ -380,21 +380,18 @@ async def test_whatever_a_store_says_a_part_ends_with_a_result_or_an_error_that_
         # gRPC's poller finds at times that another of its threads has read what woke it, and says so here.
         lambda _, context: None if "PollerCompletionQueue" in context["message"] else complaints.append(context)
     )
-    async with good_cluster() as mock:
-        assert mock.address is not None
-        async with HostileStore(Endpoint(*mock.address), how, 0) as hostile:
-            pravega = connect(f"tcp://{mock.controller_uri}", settings(**SHORT, username=None))
-            async with asyncio.timeout(HANG_S):
-                async with pravega:
-                    hostile.take_over(pravega)
-                    assert pravega._channels is not None
-                    pravega._channels._settings = settings()  # the controller is a good one, and has its time
-                    error = await error_of(part(pravega))
-                assert error is None or says_where(error), repr(error)
-                assert error is None or error.advice in error.__notes__[0]
-                after = pravega.metrics()
-            assert (after.connections, after.connecting, after.flows, after.bytes_in_flight) == (0, 0, 0, 0)
-            assert hostile.connections > 0
+    async with good_cluster() as mock, HostileStore(Endpoint(*mock.address), how, 0) as hostile:
+        pravega = connect(f"tcp://{mock.controller_uri}", settings(**SHORT, username=None))
+        async with asyncio.timeout(HANG_S):
+            async with pravega:
+                hostile.take_over(pravega)
+                pravega._channels._settings = settings()  # the controller is a good one, and has its time
+                error = await error_of(part(pravega))
+            assert error is None or says_where(error), repr(error)
+            assert error is None or error.advice in error.__notes__[0]
+            after = pravega.metrics()
+        assert (after.connections, after.connecting, after.flows, after.bytes_in_flight) == (0, 0, 0, 0)
+        assert hostile.connections > 0
     assert not complaints, complaints
 
 
@@ -456,27 +453,25 @@ async def test_a_stream_that_vanishes_ends_its_writer_and_its_reader() -> None:
 
 @looped("how", ["silence", "half"])
 async def test_closing_ends_by_its_deadline_although_the_store_says_nothing_more(how: str) -> None:
-    async with good_cluster() as mock:
-        assert mock.address is not None
-        async with HostileStore(Endpoint(*mock.address), how, 4) as hostile:
-            patient = SHORT | {"request_timeout_ms": 60_000, "read_timeout_ms": 60_000}
-            async with connect(f"tcp://{mock.controller_uri}", settings(**patient)) as pravega:
-                hostile.take_over(pravega)
-                async with asyncio.timeout(HANG_S):
-                    writer = pravega.event_writer("a", "s", lazy_start=True)
-                    await asyncio.wait({opening := asyncio.ensure_future(writer.open())}, timeout=0.05)
-                    opening.cancel()
-                    await asyncio.gather(opening, return_exceptions=True)
-                    acks: list[asyncio.Future[None]] = []
-                    try:
-                        acks += [await writer.submit(b"x") for _ in range(3)]
-                        await writer.aclose()
-                    except ClientError:
-                        await writer.abort()
-                    events = pravega.event_reader("a", "s")
-                    await events.open()
-                    reading = asyncio.ensure_future(events.read())
-                    await asyncio.wait({reading}, timeout=0.03)
-                    await events.aclose()
-                    await asyncio.gather(reading, return_exceptions=True)
-                    assert all(ack.done() for ack in (*acks, reading))
+    async with good_cluster() as mock, HostileStore(Endpoint(*mock.address), how, 4) as hostile:
+        patient = SHORT | {"request_timeout_ms": 60_000, "read_timeout_ms": 60_000}
+        async with connect(f"tcp://{mock.controller_uri}", settings(**patient)) as pravega:
+            hostile.take_over(pravega)
+            async with asyncio.timeout(HANG_S):
+                writer = pravega.event_writer("a", "s", lazy_start=True)
+                await asyncio.wait({opening := asyncio.ensure_future(writer.open())}, timeout=0.05)
+                opening.cancel()
+                await asyncio.gather(opening, return_exceptions=True)
+                acks: list[asyncio.Future[None]] = []
+                try:
+                    acks += [await writer.submit(b"x") for _ in range(3)]
+                    await writer.aclose()
+                except ClientError:
+                    await writer.abort()
+                events = pravega.event_reader("a", "s")
+                await events.open()
+                reading = asyncio.ensure_future(events.read())
+                await asyncio.wait({reading}, timeout=0.03)
+                await events.aclose()
+                await asyncio.gather(reading, return_exceptions=True)
+                assert all(ack.done() for ack in (*acks, reading))

@@ -54,7 +54,6 @@ async def take(reader: GroupReader, count: int) -> list[GroupEvent]:
     async with asyncio.timeout(60):
         while len(got) < count:
             event = await reader.read()
-            assert event is not None
             got.append(event)
     return got
 
@@ -522,7 +521,6 @@ async def rest(pravega: Client, checkpoint: Checkpoint, name: str, count: int) -
     async with group(pravega, name, from_=checkpoint.cuts) as after, after.reader("r") as reader:
         while len(found) < count:
             event = await reader.read()
-            assert event is not None
             found.add(event.data)
     return found
 

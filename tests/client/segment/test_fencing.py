@@ -19,7 +19,6 @@ from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings
 
 def stored(store: MockSegmentStore) -> bytes:
     result = store.store.read(SEGMENT, 0, 1 << 20)
-    assert result is not None
     return b"".join(result.data)
 
 
@@ -104,7 +103,6 @@ async def test_event_writers_of_one_name_fence_each_other(grpc_runs: None, prave
         got: list[bytes] = []
         while len(got) < 2:
             event = await events.read()
-            assert event is not None
             got.append(event.data)
     assert got == [b"x", b"z"]
     await until(lambda: pravega.metrics().flows == 0)

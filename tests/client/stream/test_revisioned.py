@@ -88,7 +88,6 @@ async def test_what_was_truncated_cannot_be_read_and_the_error_has_the_start() -
     async with stored() as (store, pool), log(pool, endpoint(store)) as ours:
         start = await ours.latest()
         one = await ours.write_conditionally(start, b"1")
-        assert one is not None
         await ours.write(b"2")
         await ours.truncate(one)
         await ours.truncate(one)
@@ -234,7 +233,6 @@ async def test_each_entry_is_stored_once_while_connections_break(seed: int) -> N
             await asyncio.gather(*map(add, range(3)))
             async with StateSynchronizer(log(pool, endpoint(store)), AddedUp()) as shared:
                 state = await shared.fetch()
-        assert state is not None
         assert sorted(state.split(b",")) == sorted([b"", *(b"%d:%d" % (n, i) for n in range(3) for i in range(15))])
 
 

@@ -57,7 +57,6 @@ def test_an_error_in_the_block_aborts_a_transaction(pravega: Client) -> None:
         assert writer.status(transaction.id) == TransactionStatus.COMMITTED
     with pravega.event_reader("a", "s") as reader:
         event = reader.read()
-        assert event is not None
         assert event.data == b"kept"
 
 

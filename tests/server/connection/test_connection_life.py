@@ -117,7 +117,6 @@ def test_rules_see_the_number_of_the_store_and_answer_in_its_wire_version(new_ro
     second.send(create(), INFO)
     assert second.answers() == [SegmentCreated(1, SEGMENT), NoSuchSegment(1, SEGMENT, "", -1)]
     observer = room.faults.observer
-    assert observer is not None
     assert [(request.store, request.connection) for request in observer.requests()] == [(3, 2)] * 2
     assert (first.connection.number, second.connection.number) == (1, 2)
 
@@ -481,7 +480,6 @@ def test_replies_of_a_connection_that_is_cut_are_dropped_at_once(new_room: NewRo
     room.faults.add("type = READ_SEGMENT", do={"hold": "after"})
     line.send(read(length=100_000))
     lane = line.connection._lane
-    assert lane is not None
     assert lane.held_bytes > 100_000
     line.connection.cut("the hub needs its memory")
     assert [out for _, _, out in room.disk.held] == [[]]

@@ -121,7 +121,6 @@ async def test_services_are_listed_with_their_addresses(tmp_path: Path) -> None:
             *("stores", "segments", "containers", "counters"),
             *("faults", "toxics", "requests", "send", "recordings", "snapshots"),
         ]
-        assert mock._control_api is not None
         object.__setattr__(mock._control_api.controlled, "data", tmp_path / "odd \udc80")
         assert (await get(http, "/v1/server"))["data"] == str(tmp_path / "odd ") + "\\udc80"
 

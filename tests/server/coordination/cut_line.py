@@ -47,7 +47,6 @@ class CutLine:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None
         self._serving.add(task)
         self._writers.add(writer)
         try:

@@ -279,7 +279,6 @@ async def test_the_stores_of_a_cluster_have_their_own_rules_and_round_trips() ->
         mock.faults.round_trip_ms = {0: 30}
         answers = []
         for number, store in enumerate(mock.stores):
-            assert store.address is not None
             async with Peer(*await asyncio.open_connection(*store.address)) as peer:
                 peer.send(HELLO, create(segments[number]))
                 await mock.wait_for(f"type = CREATE_SEGMENT and segment = '{segments[number]}'", stage="received")

@@ -24,7 +24,6 @@ STREAM = "/v1/streams/shop/orders"
 async def mock() -> AsyncIterator[MockCluster]:
     """A cluster whose stream `shop/orders` has been scaled, with events, a transaction and a table."""
     async with MockCluster(stores=2, http_port=0) as mock, client_of(mock) as http:
-        assert mock.controller is not None
         mock.controller.scopes.create("_system")
         mock.controller.scopes.create("shop")
         await mock.controller.create_stream("shop", "orders", StreamConfig(tags=(HOSTILE,)))

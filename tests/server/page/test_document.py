@@ -89,7 +89,6 @@ async def test_the_page_shows_that_the_store_is_gone_and_continues_when_it_is_ba
         controlled = Controlled([mock.server], mock.server.faults)
         api = ControlApi(controlled, "127.0.0.1", 0)
         await api.start()
-        assert api.address is not None
         await page.open(f"http://127.0.0.1:{api.address[1]}/")
         await page.until("document.querySelectorAll('#server dt').length > 4")
         assert await page.get("document.querySelector('#gone').hidden")

@@ -1,6 +1,5 @@
 """One container: what each request answers and what it refuses, in the order in which the reference refuses."""
 
-from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -11,7 +10,6 @@ from segstore.server.store import (
     BadAttribute,
     BadOffset,
     Container,
-    NoSuchSegment,
     ReadResult,
     SegmentExists,
     SegmentSealed,
@@ -20,7 +18,6 @@ from segstore.server.store import (
 )
 from segstore.server.store.attributes import SCALE_POLICY_RATE, SEGMENT_TYPE, core_id
 from segstore.server.store.errors import AttributeLimit, TableNotEmpty, Unmapped
-from tests.looped import looped
 from tests.server.support import append_to
 
 W = UUID("00000000-0000-0001-0000-00000000000a")

@@ -30,7 +30,6 @@ from segstore.wire import (
     ReadTable,
     RemoveTableKeys,
     SealSegment,
-    SegmentAttributeUpdated,
     SegmentCreated,
     SegmentDeleted,
     SegmentRead,

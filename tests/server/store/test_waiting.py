@@ -44,7 +44,6 @@ def test_an_empty_append_wakes_no_reader(container: Container) -> None:
 def test_a_woken_read_reports_that_it_reached_the_tail(container: Container) -> None:
     append(container, b"0123456789")
     result = container.read("s", 0, 8, woken=True)
-    assert result is not None
     assert (b"".join(result.data), result.at_tail, result.end_of_segment) == (b"01234567", True, False)
 
 

@@ -65,7 +65,6 @@ def test_both_codecs_write_the_same_frame_and_read_it_back(cls: type[Command]) -
     @given(command_of(cls), SURROUNDINGS, SURROUNDINGS)
     def holds(value: Command, before: bytes, after: bytes) -> None:
         frame = check_encode(value)
-        assert frame is not None
         assert int.from_bytes(frame[4:8], "big") == len(frame) - HEADER_BYTES
         assert check_body(cls.code, frame[HEADER_BYTES:], before, after) == as_read(value)
 

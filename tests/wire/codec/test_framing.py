@@ -137,7 +137,6 @@ def test_a_broken_stream_gives_its_good_commands_then_its_error(
             assert failed is None
             assert decoder.buffered_bytes == left
             continue
-        assert failed is not None
         assert type(failed) is error[0]
         assert failed.code == error[1] if type(failed) is FrameTooLarge else (str(failed), failed.facts()) == error[1:]
         assert decoder.buffered_bytes == 0
@@ -232,7 +231,6 @@ def test_a_failed_decoder_keeps_neither_the_bytes_nor_the_commands() -> None:
     again = [refusal(lambda: decoder.feed(b"")) for _ in range(3)]
     lengths = []
     for error in again:
-        assert error is not None
         length, trace = 0, error.__traceback__
         while trace is not None:
             length, trace = length + 1, trace.tb_next
@@ -324,7 +322,6 @@ def test_a_long_frame_is_held_in_its_memory_alone(codec: Codec, cut: int) -> Non
             begun = HEADER_BYTES + 1
             assert decoder.feed(frame[cut:begun]) == []
         room = decoder.room
-        assert room is not None
         assert len(room) == len(frame) - begun
         room[:] = frame[-len(room) :]
         room[-1] = number
@@ -343,7 +340,6 @@ def test_a_long_frame_that_is_wrong_ends_the_decoder_and_leaves_its_memory(codec
     decoder = FrameDecoder(codec=codec, memory=memory)
     decoder.feed(framed(4711, bytes(100))[:70])
     room = decoder.room
-    assert room is not None
     used = room.obj
     with pytest.raises(UnknownCommand):
         decoder.feed(room)
@@ -352,7 +348,6 @@ def test_a_long_frame_that_is_wrong_ends_the_decoder_and_leaves_its_memory(codec
         decoder.feed(b"")
     del room
     again = memory.take(100)
-    assert again is not None
     assert again.obj is used
 
 
@@ -399,7 +394,6 @@ AREA = 64 * 1024
 
 def area(view: memoryview | None) -> object:
     """The memory that a view is of."""
-    assert view is not None
     return view.obj
 
 
@@ -417,7 +411,6 @@ def test_memory_is_reused_when_no_view_of_it_is_left() -> None:
     del part, others
     assert area(memory.take(AREA)) is used, "any size that it has"
     longer = memory.take(AREA + 1)
-    assert longer is not None
     assert len(longer) == AREA + 1
     assert area(longer) is not used
 

@@ -24,8 +24,6 @@ def make_proto() -> ModuleType:
     if not tool.is_file():
         pytest.skip("tools/ is not here")
     spec = importlib.util.spec_from_file_location("make_proto", tool)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -98,8 +98,6 @@ async def test_a_server_that_keeps_no_requests_says_how_to_keep_them() -> None:
 async def test_appends_are_numbered_counted_and_waited_for_though_they_pass_the_rules_together() -> None:
     settings = ClusterSettings(store=StoreSettings(port=0), http_port=0)
     async with Cluster(settings, faults=Faults(LoopClock())) as server:
-        assert server.address is not None
-        assert server.rules is not None
         async with (
             Peer(*await asyncio.open_connection(*server.address)) as peer,
             httpx.AsyncClient(base_url=f"http://{server.http_address}", trust_env=False, timeout=60) as http,
@@ -113,8 +111,6 @@ async def test_appends_are_numbered_counted_and_waited_for_though_they_pass_the_
             waiting = asyncio.create_task(done(http, "GET", "/v1/requests/wait", match=APPENDS, count=7, timeout_s=50))
             (connection,) = server.stores[0].hub.connections
             observer, lane = server.rules.observer, connection._lane
-            assert observer is not None
-            assert lane is not None
             await until(lambda: bool(observer._waiters))
             assert not lane.lane.passes_appends, "a wait is notified"
             await peer.ask(append(5), append(6))
@@ -179,7 +175,6 @@ async def test_a_wait_ends_when_its_client_disconnects(
     method: str, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with asking() as (mock, _):
-        assert mock.observer is not None
         mock.faults.add("type = READ_SEGMENT", do="hold", name="reads")
         waiting, rules = mock.observer._waiters, mock.faults._holding
         host, port = mock.http_url.removeprefix("http://").rsplit(":", 1)
