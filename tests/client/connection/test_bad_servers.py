@@ -22,7 +22,6 @@ from segstore.client.retry import Backoff
 from segstore.client.stream import StateSynchronizer
 from segstore.server.cluster import MockCluster
 from segstore.wire import (
-    COMMANDS,
     AppendSetup,
     AuthTokenCheckFailed,
     AuthTokenErrorCode,
@@ -393,12 +392,6 @@ async def test_whatever_a_store_says_a_part_ends_with_a_result_or_an_error_that_
         assert (after.connections, after.connecting, after.flows, after.bytes_in_flight) == (0, 0, 0, 0)
         assert hostile.connections > 0
     assert not complaints, complaints
-
-
-def test_the_lies_are_of_every_kind_that_the_client_may_hear() -> None:
-    told = {type(ly) for ly in lies(1, "s", 0, 0)}
-    assert {COMMANDS[each.code] for each in told} == told
-    assert all(type(decode(encode(each))) is type(each) for each in lies(1, "s", 0, 0))
 
 
 # --- what an error says ---------------------------------------------------------------------------------------------

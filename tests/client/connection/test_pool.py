@@ -375,65 +375,6 @@ async def test_a_connection_whose_write_is_still_blocked_is_closed_by_the_next_k
 # --- all together ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.seed("36.12")
-@looped("seed", range(3))
-async def test_no_reply_reaches_the_wrong_flow_whatever_the_order_closing_and_loss(seed: int) -> None:
-    """A store answers in random order and cuts at random; flows close at random. The long version is a soak test."""
-    random = Random(seed)
-    held: list[tuple[ScriptedPeer, GetStreamSegmentInfo]] = []
-
-    def answer(peer: ScriptedPeer, command: Command) -> None:
-        assert isinstance(command, GetStreamSegmentInfo)
-        held.append((peer, command))
-        if len(held) > 20 or random.random() < 0.1:
-            random.shuffle(held)
-            for to, each in held:
-                if not to.writer.is_closing():
-                    to.send(StreamSegmentInfo(each.request_id, each.segment_name, True, False, False, 0, 0, 0))
-            held.clear()
-            if random.random() < 0.05:
-                peer.close()
-
-    maximum, asked = 4, 0
-    config = settings(max_connections_per_store=maximum)
-    async with ScriptedStore(answer) as store, ConnectionPool(config) as pool:
-        users: dict[str, tuple[Flow, Recorder, set[int]]] = {}
-        for step in range(2_000):
-            if len(users) < 30 and random.random() < 0.3:
-                user = Recorder()
-                try:
-                    flow = await pool.flow(store.endpoint, user)
-                except ConnectionLost:
-                    continue
-                users[f"user {step}"] = flow, user, set()
-            elif users:
-                name = random.choice(list(users))
-                flow, user, sent = users[name]
-                if flow.closed or random.random() < 0.05:
-                    assert len(user.lost) <= 1
-                    flow.close()
-                    heard = len(user.replies)
-                    if random.random() < 0.2:
-                        await asyncio.sleep(0)
-                    assert len(user.replies) == heard, "nothing comes after close"
-                    del users[name]
-                else:
-                    sent.add(info(flow, name))
-                    asked += 1
-            assert pool.connections_to(store.endpoint) <= maximum
-            if random.random() < 0.2:
-                await asyncio.sleep(0)
-            for name, (_, user, sent) in users.items():
-                for reply in user.replies:
-                    assert isinstance(reply, StreamSegmentInfo)
-                    assert reply.segment_name == name
-                    assert reply.request_id in sent
-                    sent.discard(reply.request_id)
-                user.replies.clear()
-        assert asked > 500
-        assert pool.metrics().connections_lost > 0
-
-
 async def test_a_connection_that_could_not_be_set_up_is_forgotten(pool: ConnectionPool) -> None:
     async with ScriptedStore() as gone:
         where = gone.endpoint

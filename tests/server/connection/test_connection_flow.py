@@ -40,14 +40,6 @@ def test_what_was_read_and_not_executed_waits_for_the_next_step_in_order(room: R
     assert line.connection.bytes_in == sum(sizes)
 
 
-def test_a_connection_that_has_executed_all_of_a_read_needs_no_other_step(room: Room, line: Line) -> None:
-    line.send(PONG)
-    assert room.loop.is_idle
-    assert line.socket.reads
-    room.run()
-    assert "resume" not in line.socket.calls
-
-
 def test_a_connection_with_more_requests_than_a_step_is_read_again_when_all_are_executed(
     room: Room, line: Line
 ) -> None:

@@ -101,15 +101,6 @@ def test_a_refused_connection_is_cut_counted_and_recorded_with_the_reason(
     assert (f"refused: {why}" in caplog.text) is not room.hub.closing
 
 
-def test_the_first_frame_has_its_time_from_the_opening(new_room: NewRoom) -> None:
-    room = new_room(first_frame_timeout_s=30)
-    line = room.connect()
-    room.loop.sweep(29)
-    assert line.socket.calls == []
-    room.loop.sweep(1)
-    assert line.socket.calls == ["close"]
-
-
 def test_rules_see_the_number_of_the_store_and_answer_in_its_wire_version(new_room: NewRoom) -> None:
     room = new_room(rules=True, number=3)
     room.faults.add("type = GET_STREAM_SEGMENT_INFO", do="NoSuchSegment")

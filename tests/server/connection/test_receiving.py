@@ -69,16 +69,6 @@ def test_what_is_put_back_comes_first_and_owns_its_payload() -> None:
     assert not peer.received.is_pending()
 
 
-def test_runs_that_are_put_back_own_their_payloads() -> None:
-    peer = Peer()
-    peer.read(SET_UP + append(1, b"a" * 5_000) + append(2, b"b"))
-    peer.received.put_back(peer.all_behind_the_set_up())
-    peer.received.hold()
-    assert peer.received.held_bytes > 5_000
-    peer.buffers.view[:8_000] = b"\xff" * 8_000
-    assert [each.data for each in one_by_one(peer.received.take_backlog())] == [b"a" * 5_000, b"b"]  # type: ignore[union-attr]
-
-
 def test_bytes_that_wait_are_copied() -> None:
     peer = Peer()
     peer.read(encode(KeepAlive()))

@@ -11,7 +11,6 @@ import pytest
 
 from segstore.server import LimitSettings
 from segstore.server.connection import SessionEnding
-from segstore.server.store import SegmentStore
 from segstore.wire import (
     AuthTokenCheckFailed,
     AuthTokenErrorCode,
@@ -36,7 +35,6 @@ from segstore.wire import (
     SegmentsBatchMerged,
     SegmentSealed,
     SegmentsMerged,
-    SegmentTruncated,
     TableEntries,
     TableEntriesUpdated,
     TableEntry,
@@ -279,15 +277,6 @@ def test_a_reply_that_fits_no_frame_ends_that_connection_with_a_reason(writer: D
     writer.service.failed(writer.session, FrameTooLarge("a frame of 20000000 bytes", limit=16_777_215))
     assert "cannot be written" in writer.session.why
     assert writer.service.counters.internal_errors == 0
-
-
-def test_a_truncation_wakes_those_who_wait_below_it(writer: Desk) -> None:
-    assert isinstance(writer.service.store, SegmentStore)
-    writer.ask(append(0, b"12345678"))
-    assert [type(each) for each in writer.ask(TruncateSegment(9, SEGMENT, 8, ""), read(4))] == [
-        SegmentTruncated,
-        SegmentIsTruncated,
-    ]
 
 
 def test_a_read_below_the_start_carries_no_stack_trace_where_a_truncation_does() -> None:

@@ -32,13 +32,6 @@ from tests.server.faults.traffic import APPENDS, PONG, HostName, acknowledged, h
 from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up
 
 
-@pytest.fixture(params=["store", "tap"])
-def kind(request: pytest.FixtureRequest) -> HostName:
-    """What applies the rules."""
-    name: HostName = request.param
-    return name
-
-
 @pytest.mark.parametrize(("at", "in_store"), [("before", 2), ("after", 3)])
 async def test_a_connection_closed_at_the_third_append_acknowledges_two_and_stores_the_third_only_if_closed_after_it(
     kind: HostName, at: str, in_store: int

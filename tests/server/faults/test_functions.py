@@ -34,13 +34,6 @@ INFO = GetStreamSegmentInfo(9, SEGMENT, "")
 APPEND = Append(SEGMENT, WRITER, 1, 1, memoryview(b"data"), None, 3)
 
 
-@pytest.fixture(params=["store", "tap"])
-def kind(request: pytest.FixtureRequest) -> HostName:
-    """What applies the rules."""
-    name: HostName = request.param
-    return name
-
-
 async def test_a_function_that_decides_nothing_has_the_request_executed(kind: HostName) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as peer:
         given: list[FaultRequest] = []

@@ -20,13 +20,6 @@ from tests.server.faults.traffic import PONG, Host, HostName, acknowledged, host
 from tests.server.support import HELLO, FakeClock, Peer, append, create, read, set_up, until
 
 
-@pytest.fixture(params=["store", "tap"])
-def kind(request: pytest.FixtureRequest) -> HostName:
-    """What has the toxics."""
-    name: HostName = request.param
-    return name
-
-
 async def nothing_comes(peer: Peer) -> None:
     """After everything that could come has had its turns."""
     for _ in range(20):

@@ -241,19 +241,6 @@ def test_incomplete_frames_of_many_connections_are_copied_so_that_they_pin_littl
     assert list(found)[-1] == number
 
 
-def test_pieces_between_tokens_are_copied_and_cost_little_memory() -> None:
-    kept = traffic(KEPT_BYTES)
-    reads, number = Reads(kept), kept.opened()
-    first = encode(append(1, bytes(1_000))) * 9_000
-    for at in range(0, len(first), 500_000):
-        reads.read(number, first[at : at + 500_000])
-    before = kept.flush()
-    reads.read(number, (encode(KeepAlive()) + SetupAppend.code.to_bytes(4, "big") + bytes(4)) * 20_000)
-    assert kept.flush() == before + 40_000
-    assert kept.first < before
-    assert len(list(kept.records())) > 40_000
-
-
 def test_incomplete_frames_beyond_the_bound_are_recorded_as_the_bytes_that_they_are() -> None:
     kept = traffic(4 * MIB)
     sent = {}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from itertools import chain
 from typing import Any
 from uuid import UUID
@@ -204,20 +202,3 @@ def test_records_that_are_not_as_they_should_be_are_left_alone() -> None:
         assert [type(each) for each in out] == [AppendBlock, AppendBlockEnd]
     with pytest.raises(TypeError):
         FrameDecoder(joined=WHOLE_APPENDS).feed(append, records=[])  # type: ignore[arg-type]
-
-
-@needs_c
-def test_runs_leak_nothing() -> None:
-    blocks, stream = block_decoder(), whole(1) + whole(1, WRITERS[1]) + whole(1, data=b"x" * 999) + encode(KeepAlive())
-    watched = [*blocks.writers.values(), *blocks.writers, blocks.writers, stream]
-    decoder = FrameDecoder(joined=WHOLE_APPENDS)
-
-    def step() -> None:
-        assert len(decoder.feed(stream, most=9, records=blocks.writers)) == 2
-
-    step()
-    gc.collect()
-    before = [sys.getrefcount(each) for each in watched]
-    for _ in range(100):
-        step()
-    assert [sys.getrefcount(each) for each in watched] == before
