@@ -175,9 +175,6 @@ def test_wrong_options_end_with_status_2_and_one_sentence(arguments: list[str], 
     assert result.stderr.count("\n") == 1
 
 
-# --- serve: keys and passwords ----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[ServeSettings]:
     """What `serve` would run with."""

@@ -46,9 +46,6 @@ def flipped(data: str, at: int) -> str:
     return turned.hex()
 
 
-# What is recorded agrees -----------------------------------------------------------------------------------------
-
-
 def test_all_vectors_of_the_fixtures_agree() -> None:
     status, output = run("--only-vectors", FIXTURES)
     counts = re.findall(r"^(\S+): (\d+) of (\d+) agree$", output, re.MULTILINE)
@@ -61,9 +58,6 @@ def test_all_conversations_of_the_fixtures_agree_with_a_fresh_server() -> None:
     status, output = run(FIXTURES / "conversations")
     assert status == 0, output
     assert len(re.findall(r": (\d+) of \1 agree", output)) == 5
-
-
-# What does not is seen -------------------------------------------------------------------------------------------
 
 
 def other_hex(record: dict[str, Any]) -> dict[str, Any]:
@@ -165,9 +159,6 @@ def test_replies_and_closes_that_do_not_come_or_were_not_recorded_are_seen(
     assert status == 1
     assert "A: expected HELLO high_version=17 low_version=5, found no such reply" in output
     assert "closed: expected ['A'], found none" in output
-
-
-# Nothing is passed over ------------------------------------------------------------------------------------------
 
 
 # What is excused, and what is masked -----------------------------------------------------------------------------

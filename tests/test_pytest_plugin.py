@@ -14,9 +14,6 @@ pytest_plugins = ["pytester", "tests.pytest_suites"]
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 
-# --- servers --------------------------------------------------------------------------------------------------------
-
-
 def test_a_synchronous_test_has_a_store_and_each_has_a_fresh_one(suite: pytest.Pytester) -> None:
     suite.makepyfile("""
         from talk import *
@@ -231,9 +228,6 @@ def test_a_tap_stands_before_the_store_or_before_another(suite: pytest.Pytester)
     result.stdout.fnmatch_lines(["*fault 'rule 1' has matched nothing: match 'type = SEAL_SEGMENT'*"])
 
 
-# --- faults ---------------------------------------------------------------------------------------------------------
-
-
 def test_faults_strike_and_rules_that_matched_nothing_are_warned_of(suite: pytest.Pytester) -> None:
     suite.makepyfile("""
         from talk import *
@@ -275,8 +269,6 @@ def test_a_function_of_a_rule_that_fails_is_an_error_of_its_test(suite: pytest.P
     result.assert_outcomes(passed=2, errors=1)
     result.stdout.fnmatch_lines(["*the function of fault 'greeted' failed at request 1, HELLO: AssertionError: *"])
 
-
-# --- reports of failed tests ----------------------------------------------------------------------------------------
 
 FAILS = """
     import pytest
@@ -385,9 +377,6 @@ def test_an_error_of_the_client_is_shown_without_its_frames(suite: pytest.Pytest
     result.stdout.no_fnmatch_line("*client/controller/*")
     again = suite.runpytest_inprocess("-q", "--full-trace", "-k", "no_stream")
     again.stdout.fnmatch_lines(["*client/controller/channels.py:*: NoSuchStream"])
-
-
-# --- beside others --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["-", "below/run.jsonl"])

@@ -15,9 +15,6 @@ pytest_plugins = ["pytester", "tests.pytest_suites"]
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 
-# --- recordings and traces ------------------------------------------------------------------------------------------
-
-
 def test_what_a_test_did_is_kept_as_a_fixture_that_answers_the_next(suite: pytest.Pytester) -> None:
     suite.makepyfile(WRITES)
     result = suite.runpytest_inprocess(*STRICT, "--segstore-record=traces")
@@ -259,9 +256,6 @@ def test_a_trace_of_which_only_a_failed_one_is_there_is_said_so(suite: pytest.Py
     failed = "test_writes.failed.jsonl"
     there = f"{failed} is there, the recording of a test that failed"
     result.stdout.fnmatch_lines([f"there is no trace 'test_writes' in {suite.path}; {there}: *, or ask for '{failed}'"])
-
-
-# --- the explorer ----------------------------------------------------------------------------------------------------
 
 
 def test_a_client_is_cut_at_every_point_and_what_it_loses_is_found(suite: pytest.Pytester) -> None:

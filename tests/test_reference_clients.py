@@ -152,9 +152,6 @@ async def test_a_group_of_two_readers_shares_a_stream_as_recorded() -> None:
             await group.delete()
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def served(trace: Path) -> Iterator[str]:
     """A replay of a trace, which must have no problem at its end; the URI of its controller."""

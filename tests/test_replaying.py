@@ -172,9 +172,6 @@ async def test_a_pace_must_be_one_whose_run_ends(pace: float) -> None:
         await drive([], "127.0.0.1", 1, pace=pace)
 
 
-# --- hostile stores -------------------------------------------------------------------------------------------------
-
-
 async def test_a_store_that_never_reads_does_not_block_the_replay() -> None:
     done = asyncio.Event()
 

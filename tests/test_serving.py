@@ -89,9 +89,6 @@ def test_too_few_descriptors_for_any_connection_are_one_sentence_and_status_1() 
     )
 
 
-# --- the announcement -------------------------------------------------------------------------------------------
-
-
 def test_the_announcement_as_text_is_one_line_of_what_listens() -> None:
     addresses = {
         "segment_store": Endpoint("127.0.0.1", 5),
@@ -111,9 +108,6 @@ def test_json_is_announced_with_exactly_the_promised_keys_once_all_listen() -> N
             store.connect(part).close()
         assert store.end() == 0
         assert store.errors() == ""
-
-
-# --- serving and ending -----------------------------------------------------------------------------------------
 
 
 @looped("number", [signal.SIGTERM, signal.SIGHUP])
@@ -225,9 +219,6 @@ def test_without_standard_error_it_serves_and_the_announced_text_is_one_line() -
         assert store.line.startswith("segstore listens: segment store 127.0.0.1:")
         assert store.end() == 0
         assert store.process.stdout.read() == ""
-
-
-# --- what cannot be ---------------------------------------------------------------------------------------------
 
 
 def test_a_taken_port_is_one_sentence_and_status_1_and_leaves_no_recording(tmp_path: Path) -> None:

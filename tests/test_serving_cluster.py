@@ -85,9 +85,6 @@ def refused(folder: Path, zookeeper: str, *options: str) -> str:
     return said[0]
 
 
-# --- writing and reading through it all ---------------------------------------------------------------------------
-
-
 @pytest.mark.seed("57.7")
 @pytest.mark.seed("57.8")
 async def test_nothing_acknowledged_is_lost_doubled_or_reordered_whatever_happens_to_processes(
@@ -298,16 +295,10 @@ async def test_a_tree_that_anyone_can_change_is_refused_with_credentials(place: 
         await session.aclose()
 
 
-# --- what is refused ----------------------------------------------------------------------------------------------
-
-
 def test_a_zookeeper_that_does_not_answer_is_named_and_nothing_is_made(tmp_path: Path) -> None:
     said = refused(tmp_path / "data", "127.0.0.1:1")
     assert said.startswith("segstore: ZooKeeper at 127.0.0.1:1 does not answer: ")
     assert not (tmp_path / "data").exists()
-
-
-# --- a ZooKeeper that is lost -------------------------------------------------------------------------------------
 
 
 async def test_a_process_ends_when_zookeeper_has_been_silent_for_too_long(tmp_path: Path, zookeeper: str) -> None:

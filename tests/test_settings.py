@@ -38,9 +38,6 @@ def run(*options: str, environment: dict[str, str] | None = None) -> Result:
     return CliRunner().invoke(main, ["serve", *options], env=environment)
 
 
-# --- the table --------------------------------------------------------------------------------------------------
-
-
 def test_a_setting_is_in_one_group_and_leads_to_one_field() -> None:
     assert max(Counter(name for names in GROUPS.values() for name in names.split()).values()) == 1
     for each in ALL.values():
@@ -81,9 +78,6 @@ def test_help_lists_every_setting_in_its_group() -> None:
 def test_the_command_has_an_option_for_each_setting() -> None:
     names = {name for param in serve.get_params(click.Context(serve)) for name in param.opts}
     assert names - {"-h"} == {each.option for each in ALL.values()} | {"--config", "--help", "--help-all"}
-
-
-# --- where they come from ---------------------------------------------------------------------------------------
 
 
 def test_an_option_precedes_a_variable_and_that_the_file_and_that_the_default(file: Path) -> None:

@@ -67,9 +67,6 @@ def refused(*options: str) -> tuple[int, str]:
     return refusal([*TAP, *options])
 
 
-# --- the announcement -------------------------------------------------------------------------------------------
-
-
 def said_by(tap: Tapping, lines: int) -> list[str]:
     """The first lines on standard error that are no log lines."""
     found = (line.rstrip("\n") for line in iter(tap.process.stderr.readline, "") if " INFO " not in line)
@@ -128,9 +125,6 @@ async def test_its_http_port_is_announced_and_ctl_steers_it(tmp_path: Path) -> N
     assert (kinds[0], kinds[-1], kinds.count(RecordKind.FRAME)) == (RecordKind.OPEN, RecordKind.CLOSE, 8)
 
 
-# --- passing on, recording, spoiling ----------------------------------------------------------------------------
-
-
 async def test_a_client_works_through_it_and_a_signal_while_it_is_busy_leaves_a_whole_recording(
     tmp_path: Path, grpc_runs: None
 ) -> None:
@@ -174,9 +168,6 @@ async def test_an_upstream_that_does_not_answer_is_reported_and_clients_are_told
         status, errors = await asyncio.to_thread(tap.end)
     assert status == 0
     assert f"the store at 127.0.0.1:{port} cannot be reached: " in errors
-
-
-# --- what it refuses --------------------------------------------------------------------------------------------
 
 
 @looped(

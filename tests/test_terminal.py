@@ -199,9 +199,6 @@ def test_the_log_of_a_server_is_clean_and_short_whatever_peers_send() -> None:
     assert max(map(len, log.splitlines())) < 1300
 
 
-# --- colours, progress and log level ----------------------------------------------------------------------------
-
-
 def test_colours_are_for_terminals_that_want_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.wtrace"
     path.write_bytes(capture([record(Hello(17, 5)), record(NoSuchSegment(7, "s"), reply=True)]))

@@ -434,9 +434,6 @@ def test_a_function_of_a_rule_runs_on_the_servers_thread_and_its_error_is_raised
         assert server.faults.rules == ["refused", "broken"], "it can still be looked at"
 
 
-# --- a process ------------------------------------------------------------------------------------------------------
-
-
 def test_what_cannot_be_sent_to_another_process_is_refused_with_what_to_do(process: ServerProcess) -> None:
     server = process.serve()
     with pytest.raises(InAnotherProcess, match="process=False"):
@@ -499,9 +496,6 @@ def test_a_process_is_gone_when_it_is_stopped_and_says_so_if_it_went_before(is_w
             servers._process.wait()
         with pytest.raises(RuntimeError, match="process has ended"):
             server.segments()
-
-
-# --- taps -------------------------------------------------------------------------------------------------------
 
 
 def test_a_tap_is_looked_at_and_cut_as_a_server_is(servers: Servers, tmp_path: Path) -> None:

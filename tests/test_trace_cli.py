@@ -434,9 +434,6 @@ def test_what_readers_of_packets_do_not_find_is_said_on_writing_and_on_reading(
     assert caplog.messages == [warning]
 
 
-# --- bad input --------------------------------------------------------------------------------------------------
-
-
 def test_a_torn_trace_is_used_and_reported(trace: Path, tmp_path: Path) -> None:
     data = trace.read_bytes()
     trace.write_bytes(data[:-10])
@@ -499,9 +496,6 @@ def test_a_filter_that_cannot_be_read_is_a_wrong_option(trace: Path) -> None:
 
 def test_a_name_without_a_form_is_a_wrong_option(trace: Path, tmp_path: Path) -> None:
     assert "ends in .wtrace" in run("convert", trace, tmp_path / "b.bin", status=2).stderr
-
-
-# --- following --------------------------------------------------------------------------------------------------------
 
 
 def test_show_follows_a_capture_until_it_is_interrupted(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

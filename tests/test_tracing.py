@@ -79,9 +79,6 @@ def test_redaction_takes_tokens_out_of_frames_and_of_halves() -> None:
     ]
 
 
-# --- recording --------------------------------------------------------------------------------------------------
-
-
 def test_a_recording_holds_what_happened(tmp_path: Path) -> None:
     path = tmp_path / "a.wtrace"
     recorder = a_recorder(path)

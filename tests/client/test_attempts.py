@@ -152,9 +152,6 @@ async def test_progress_resets_all_bounds() -> None:
     assert attempts.failures == 0
 
 
-# --- what has them ----------------------------------------------------------------------------------------------------
-
-
 @contextmanager
 def nobody() -> Iterator[Endpoint]:
     """An address at which connections are refused, and which nobody else can take meanwhile."""

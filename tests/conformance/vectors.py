@@ -44,9 +44,6 @@ def check(line: Line) -> Verdict:
     return Verdict(line.name, differences)
 
 
-# --- commands and frames ------------------------------------------------------------------------------------------
-
-
 def _command(what: dict[str, Any]) -> Found:
     frame = bytes.fromhex(what["hex"])
     cls = command_named(what["type"])
@@ -164,9 +161,6 @@ def _writes(frame: bytes, ops: list[list[Any]]) -> Found:
             yield f"ops: {span.field} begins at byte {span.offset}, where the reference begins no write"
 
 
-# --- the schema ---------------------------------------------------------------------------------------------------
-
-
 _JAVA: Final = {"b": "byte", "i": "int", "q": "long", "?": "boolean", "16s": "UUID"}
 
 
@@ -216,9 +210,6 @@ def _java_types(node: low.SchemaNode) -> Iterator[tuple[str, str]]:
                 yield name, f"List<{element}>"
         case low.TailNode():
             yield from _java_types(node.inner)
-
-
-# --- strings, streams, names --------------------------------------------------------------------------------------
 
 
 _CREATED: Final = command_named("SEGMENT_CREATED")

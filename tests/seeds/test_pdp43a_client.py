@@ -32,8 +32,6 @@ from tests.client.support import ScriptedPeer, endpoint, settings, until
 from tests.seeds.large_events import MIB, STEPS, Played, all_of, asked, big, held_at, played, scale, small, stream
 from tests.server.support import SEGMENT, Peer, create
 
-# --- 43.7, 43.8: which events, in which pieces ----------------------------------------------------------------------
-
 
 @pytest.mark.seed("43.7")
 @pytest.mark.usefixtures("grpc_runs")
@@ -79,9 +77,6 @@ async def test_the_envelope_is_cut_into_chunks_with_the_event() -> None:
         result = mock.stores[0].store.read(segment.name, 0, 10_000)
         assert b"".join(result.data) == struct.pack(">ii", 0, 2_500) + big(2_500)
     assert ClientSettings().large_event_chunk_bytes == 8 * MIB
-
-
-# --- 43.9: the sequence ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("43.9")
@@ -156,8 +151,6 @@ async def test_a_peer_older_than_transient_segments_is_not_asked() -> None:
         with pytest.raises(NotSupported, match="14, but large events need 15"):
             await large.write(SEGMENT, bytes(5_992))
 
-
-# --- 43.11: starting again ------------------------------------------------------------------------------------------
 
 EXPIRED = {"error": "AuthTokenCheckFailed", "fields": {"error_code": "TOKEN_EXPIRED"}}
 REFUSED = {"error": "AuthTokenCheckFailed", "fields": {"error_code": "TOKEN_CHECK_FAILED"}}
@@ -256,9 +249,6 @@ async def test_a_target_that_is_sealed_meanwhile_hands_the_event_to_its_successo
         await scale(pravega, 2)
         await until(lambda: len(mock.stores[0].store.containers) > 0)
         mock.faults.release("step")
-
-
-# --- 43.12: reading -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("43.12")

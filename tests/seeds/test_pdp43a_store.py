@@ -67,9 +67,6 @@ async def written(peer: Peer, *chunks: bytes, writer: UUID = WRITER) -> str:
     return name
 
 
-# --- 43.1, 43.2: the command and the name ---------------------------------------------------------------------------
-
-
 @pytest.mark.seed("43.1")
 async def test_the_command_has_code_40_and_is_answered_with_segment_created_and_the_name() -> None:
     command = CreateTransientSegment(5, WRITER, SEGMENT, "")
@@ -97,9 +94,6 @@ async def test_the_name_contains_parent_and_writer_and_is_no_transactions() -> N
     assert not is_transient(first[:-1] + "g")  # the reference looks at the delimiter and the length alone
     assert not is_transient(f"{SEGMENT}#transaction.{WRITER.hex}")
     assert is_transaction(f"{SEGMENT}#transaction.{WRITER.hex}")
-
-
-# --- 43.3, 43.4: what a transient segment is ------------------------------------------------------------------------
 
 
 def update(name: str, number: int) -> UpdateSegmentAttribute:
@@ -165,9 +159,6 @@ async def test_a_transient_segment_is_in_no_list_of_the_controller() -> None:
         assert parent_of(name) == SEGMENT
 
 
-# --- 43.5, 43.6: how it ends without a merge ------------------------------------------------------------------------
-
-
 @pytest.mark.seed("43.5")
 async def test_unmerged_transient_segments_go_with_their_connection_once() -> None:
     async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as other:
@@ -212,9 +203,6 @@ async def test_the_cleaner_deletes_idle_segments_by_clock_time_and_all_that_are_
         assert store.server.clean_transients(service.now_ms()) == 1
         assert used not in store.segments
         assert await asked(peer, KeepAlive()) == KeepAlive()
-
-
-# --- 43.10: the merge -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("43.10")

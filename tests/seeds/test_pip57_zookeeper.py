@@ -95,9 +95,6 @@ def session_of(mock: MockCluster, number: int) -> CoordinationSession | None:
     return mock.members.ownerships[number].session
 
 
-# --- sessions -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.seed("57.6")
 async def test_nodes_are_made_read_changed_by_version_watched_and_deleted(zookeeper: str, below: str) -> None:
     session, other = await at(zookeeper, below).connect(), await at(zookeeper, below).connect()
@@ -192,9 +189,6 @@ async def test_a_service_that_is_not_there_is_named_and_a_cancelled_start_leaves
         assert session.state is SessionState.CLOSED
 
 
-# --- stores ---------------------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def store(
     coordinator: Coordinator, name: str, storage: SharedContainers, **settings: object
@@ -282,9 +276,6 @@ async def test_strange_nodes_are_named_and_end_no_store(
         await until(lambda: len(first.serves) == 4)
         assert first.reasons == []
     await stranger.aclose()
-
-
-# --- clusters -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("57.1")

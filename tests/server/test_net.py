@@ -79,8 +79,6 @@ def test_an_error_that_says_it_already_passes() -> None:
     assert caught.value is first
 
 
-# --- peers that come while a server stops ---------------------------------------------------------------------------
-
 TURNS = range(6)
 """Of the loop, between a peer's connection and the stop."""
 ACCEPTED = 2

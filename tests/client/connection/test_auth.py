@@ -58,9 +58,6 @@ class Source:
         return self._make(number)
 
 
-# --- the cache ------------------------------------------------------------------------------------------------------
-
-
 async def test_many_who_want_a_token_at_once_cause_one_fetch() -> None:
     source = Source(lambda number: f"token {number}")
     source.gate = asyncio.Event()
@@ -116,9 +113,6 @@ async def test_a_token_that_was_refused_is_not_given_again_and_an_old_one_does_n
 def test_the_expiry_is_read_without_the_key_and_is_infinite_if_there_is_none() -> None:
     assert expiry_of(token(1234, key="another" * 12)) == 1234.0
     assert {expiry_of(text) for text in ("", "no token", "a.b.c", token(None))} == {float("inf")}
-
-
-# --- the controller -------------------------------------------------------------------------------------------------
 
 
 class BearerAuthority(Authority):
@@ -205,9 +199,6 @@ async def test_credentials_of_a_call_go_before_those_of_the_settings(grpc_runs: 
             assert await pravega.controller.create_scope("a")
     with pytest.raises(ValueError, match="bearer"):
         ClientSettings(username="ann", password="secret", bearer_token="token")
-
-
-# --- stores ---------------------------------------------------------------------------------------------------------
 
 
 def guarded(ttl_s: int = 600, **more: Any) -> MockCluster:

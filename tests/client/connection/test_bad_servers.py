@@ -240,9 +240,6 @@ class HostileStore(Listener):
             writer.transport.abort()
 
 
-# --- what a user does with each part --------------------------------------------------------------------------------
-
-
 async def write_events(pravega: Client) -> None:
     async with pravega.event_writer("a", "s") as writer:
         acks = [await writer.submit(b"%d" % number, routing_key=f"{number}") for number in range(5)]
@@ -392,9 +389,6 @@ async def test_whatever_a_store_says_a_part_ends_with_a_result_or_an_error_that_
         assert (after.connections, after.connecting, after.flows, after.bytes_in_flight) == (0, 0, 0, 0)
         assert hostile.connections > 0
     assert not complaints, complaints
-
-
-# --- what an error says ---------------------------------------------------------------------------------------------
 
 
 async def test_a_store_that_cannot_be_reached_is_named_with_the_segment() -> None:

@@ -49,9 +49,6 @@ def info(flow: Flow, segment: str = SEGMENT) -> int:
     return request_id
 
 
-# --- ids ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.seed("36.1")
 async def test_request_ids_are_flow_and_sequence_and_flows_of_a_pool_differ() -> None:
     async with MockSegmentStore(watched=False) as store, ConnectionPool(settings()) as pool:
@@ -104,9 +101,6 @@ async def test_a_flow_number_that_a_connection_has_is_refused(store: MockSegment
         info(first)
         await until(lambda: first.handler.replies)  # type: ignore[attr-defined]
         assert owner.replies == []
-
-
-# --- pool -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("36.5")
@@ -236,9 +230,6 @@ async def test_an_unpooled_connection_is_always_fresh_and_outside_the_pool(store
 @pytest.mark.seed("36.9")
 def test_writers_are_pooled_unless_told_otherwise() -> None:
     assert ClientSettings().enable_connection_pooling
-
-
-# --- dispatch -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("36.11")
@@ -372,9 +363,6 @@ async def test_a_connection_whose_write_is_still_blocked_is_closed_by_the_next_k
         assert "does not read" in str(user.lost[0])
 
 
-# --- all together ---------------------------------------------------------------------------------------------------
-
-
 async def test_a_connection_that_could_not_be_set_up_is_forgotten(pool: ConnectionPool) -> None:
     async with ScriptedStore() as gone:
         where = gone.endpoint
@@ -396,9 +384,6 @@ async def test_a_connection_speaks_tls_and_checks_who_the_certificate_is_for(tmp
         await until(lambda: flow.handler.replies)  # type: ignore[attr-defined]
         with pytest.raises(ConnectFailed, match="certificate"):
             await pool.flow(Endpoint("127.0.0.2", other.port), Recorder())
-
-
-# --- set-ups that fail ----------------------------------------------------------------------------------------------
 
 
 async def test_nobody_connects_during_a_back_off_which_grows_only_while_failures_follow_each_other() -> None:
@@ -476,9 +461,6 @@ async def test_the_time_for_a_set_up_doubles_with_each_failure_until_one_succeed
         await until(lambda: store.open_peers == 1)
 
 
-# --- counting -------------------------------------------------------------------------------------------------------
-
-
 async def test_the_metrics_say_what_there_is_and_what_went_over_the_sockets(store: MockSegmentStore) -> None:
     async with ConnectionPool(settings(max_connections_per_store=2)) as pool:
         where = endpoint(store)
@@ -533,9 +515,6 @@ async def test_a_flow_number_is_free_again_when_its_flow_is_closed_unless_it_is_
         with pytest.raises(ConnectFailed):
             await joining
         assert not pool._ids.in_use
-
-
-# --- the end --------------------------------------------------------------------------------------------------------
 
 
 @looped("ticks", range(5))

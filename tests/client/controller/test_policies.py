@@ -158,8 +158,6 @@ def test_configurations_of_a_real_controller_are_read_and_written_back() -> None
         assert again == answer
 
 
-# --- reader groups ----------------------------------------------------------------------------------------------------
-
 GROUP = GroupConfig(
     {"a/s": {0: 5}, "b/t": {}}, {"a/s": {0: 9}}, 1, 2, 3, "manual", generation=4, id=UUID(int=0x12345678 << 90)
 )

@@ -492,9 +492,6 @@ async def test_a_user_who_may_only_read_a_stream_reads_in_an_existing_group(form
                 await group(pravega, "other").open()
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------------------
-
-
 class Worker:
     """A reader that handles events until it is cancelled, and keeps what it had handled at each checkpoint."""
 

@@ -193,9 +193,6 @@ def facts(state: GroupState) -> dict[str, object]:
     return {name: value for name, value in vars(state).items() if not name.startswith("_")}
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------------------
-
-
 def test_a_checkpoint_is_complete_when_each_reader_has_taken_it() -> None:
     made = group(1, one=1, two=1)
     made.begin_checkpoint("c")

@@ -30,9 +30,6 @@ from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, appen
 MALFORMED = Path(__file__).parents[3] / "fixtures" / "vectors" / "malformed.jsonl"
 
 
-# --- requests and replies ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 async def store(started: Started, mock_settings: dict[str, Any]) -> AsyncIterator[MockSegmentStore]:
     async with started(**mock_settings) as opened:
@@ -63,9 +60,6 @@ async def test_a_block_that_comes_in_many_reads_is_stored_whole(started: Started
         assert store.segments[SEGMENT].read_bytes(0, len(block)) == block
 
 
-# --- the end of a connection ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("hello", [Hello(4, 1), Hello(99, 18)], ids=["older", "newer"])
 async def test_the_admin_port_closes_without_a_reply_if_no_version_is_common(started: Started, hello: Hello) -> None:
     async with started(admin_port=0) as store, await Peer.connect(store, admin=True) as admin:
@@ -90,9 +84,6 @@ async def test_replies_do_not_wait_for_acknowledgements_of_those_before(started:
         (connection,) = store.server.hub.connections
         accepted = connection.transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-# --- malformed frames -------------------------------------------------------------------------------------------
 
 
 def malformed() -> list[Any]:
@@ -145,9 +136,6 @@ async def test_a_stop_at_once_blames_no_peers_when_all_have_gone(
     assert "did not read their replies" not in caplog.text
 
 
-# --- many -------------------------------------------------------------------------------------------------------
-
-
 async def test_hundreds_of_connections_that_come_and_go_leave_nothing(started: Started) -> None:
     """100 connections, each with a writer, a waiting read and a transient segment; half of them reset."""
     async with started() as store, await writer_of(store) as keeper:
@@ -172,9 +160,6 @@ async def test_hundreds_of_connections_that_come_and_go_leave_nothing(started: S
         assert counters.connections == 101
         assert counters.internal_errors == 0
         assert await keeper.ask(KeepAlive()) == [KeepAlive()]
-
-
-# --- what the log says ------------------------------------------------------------------------------------------
 
 
 async def test_what_a_peer_broke_is_logged_with_its_address_and_with_what_it_seems_to_speak(

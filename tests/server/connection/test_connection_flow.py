@@ -24,8 +24,6 @@ from tests.server.connection.driven import (
 )
 from tests.server.support import HELLO, SEGMENT, WRITER, append, create, read
 
-# --- reading ----------------------------------------------------------------------------------------------------
-
 
 def test_what_was_read_and_not_executed_waits_for_the_next_step_in_order(room: Room, line: Line) -> None:
     sizes = [line.queue(PONG, create())]
@@ -60,9 +58,6 @@ def test_the_rest_of_a_long_read_is_executed_as_it_was_read(room: Room, line: Li
     room.hub.buffers.view[:] = bytes(len(room.hub.buffers.view))  # the next read
     room.run()
     assert room.counters.requests == 4_000
-
-
-# --- a peer that does not read ----------------------------------------------------------------------------------
 
 
 def test_a_peer_that_does_not_read_is_not_read_until_it_has_caught_up(new_room: NewRoom) -> None:
@@ -207,9 +202,6 @@ def test_an_unexpected_error_in_a_read_that_is_answered_late_ends_its_connection
     assert writer.answers()[-1] == PONG
 
 
-# --- parts ------------------------------------------------------------------------------------------------------
-
-
 def test_an_incomplete_frame_is_counted_and_has_a_deadline(new_room: NewRoom) -> None:
     room = new_room(frame_timeout_s=60)
     line = idle(room)
@@ -262,9 +254,6 @@ def test_bytes_are_not_missed_while_the_store_does_not_read(new_room: NewRoom, m
     full.connection.missed(missed, room.loop.now_s)
     assert full.socket.calls[-1] == "close"
     assert room.counters.deadlines_missed == 2
-
-
-# --- replies that wait for the disk -----------------------------------------------------------------------------
 
 
 def test_replies_leave_with_the_commits_that_they_wait_for(new_room: NewRoom) -> None:

@@ -40,9 +40,6 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     ]
 
 
-# --- opening ----------------------------------------------------------------------------------------------------
-
-
 def test_connections_are_recorded_with_their_addresses_and_numbers_and_all_bytes(new_room: NewRoom) -> None:
     room = new_room(record=True)
     first, second = room.connect(), room.connect(admin=True, peername="/run/peer")
@@ -110,9 +107,6 @@ def test_rules_see_the_number_of_the_store_and_answer_in_its_wire_version(new_ro
     observer = room.faults.observer
     assert [(request.store, request.connection) for request in observer.requests()] == [(3, 2)] * 2
     assert (first.connection.number, second.connection.number) == (1, 2)
-
-
-# --- closed -----------------------------------------------------------------------------------------------------
 
 
 def test_a_peer_that_ends_its_side_is_closed_without_a_word(
@@ -424,9 +418,6 @@ def test_an_unexpected_error_is_logged_and_closes_its_connection(
     assert room.log.ended == {1: (Direction.REPLY, {"reason": "unexpected error in a request"})}
 
 
-# --- cut --------------------------------------------------------------------------------------------------------
-
-
 def test_a_connection_that_is_cut_is_recorded_and_logged_with_the_reason_and_has_no_account(
     new_room: NewRoom, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -512,9 +503,6 @@ def test_a_rule_that_resets_a_connection_that_is_lost_is_recorded(new_room: NewR
     line.connection.connection_lost(None)
     assert room.log.ended == {1: (Direction.REPLY, {"reason": "fault 'cut': close before"})}
     assert not exists(room)
-
-
-# --- rules and the end ------------------------------------------------------------------------------------------
 
 
 def test_a_connection_that_ends_waits_for_replies_that_a_rule_delays(new_room: NewRoom) -> None:

@@ -72,9 +72,6 @@ def writer(clock: FakeClock) -> Desk:
     return desk
 
 
-# --- reads that wait --------------------------------------------------------------------------------------------
-
-
 def test_a_read_at_the_tail_is_answered_by_the_next_append(writer: Desk) -> None:
     reader = Desk(writer.service)
     assert reader.ask(read()) == []
@@ -226,9 +223,6 @@ def test_a_reader_that_cannot_be_answered_hurts_no_other_connection(
     assert "unexpected error" in caplog.text
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.seed("36.30")
 @looped(("strict", "request_id"), [(False, 77), (True, 4)])
 def test_a_refused_read_carries_its_offset_or_strictly_its_request_id(strict: bool, request_id: int) -> None:
@@ -286,9 +280,6 @@ def test_a_read_below_the_start_carries_no_stack_trace_where_a_truncation_does()
     (refused,) = desk.ask(TruncateSegment(9, SEGMENT, 3, ""))
     assert isinstance(refused, SegmentIsTruncated)
     assert "Traceback" in refused.server_stack_trace
-
-
-# --- replies in pairs -------------------------------------------------------------------------------------------
 
 
 def test_a_merge_into_an_index_is_done_and_then_refused(writer: Desk) -> None:

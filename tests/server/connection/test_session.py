@@ -52,18 +52,12 @@ def writing(desk: Desk | None = None) -> Desk:
     return desk
 
 
-# --- Hello and KeepAlive ----------------------------------------------------------------------------------------
-
-
 @looped(("high", "low", "ends"), [(17, 5, False), (99, 17, False), (18, 18, True), (4, 1, True)])
 def test_hello_is_answered_with_ours_and_ends_where_no_version_is_common(high: int, low: int, ends: bool) -> None:
     desk = Desk(make_service())
     assert desk.ask(Hello(high, low)) == [Hello(17, 5)]
     assert desk.session.ended is ends
     assert desk.session.ending is (SessionEnding.FLUSHED if ends else SessionEnding.NOT_YET)
-
-
-# --- appends ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("36.22")
@@ -196,9 +190,6 @@ def test_nothing_behind_the_end_is_carried_out() -> None:
     assert desk.service.store.segment_info(SEGMENT).length == 4
 
 
-# --- tokens that expire -----------------------------------------------------------------------------------------
-
-
 def authorised(clock: FakeClock, *expiries: float | None) -> Desk:
     """A writer that was set up with tokens that end at these times."""
     desk = Desk(make_service(clock, auth_key=KEY))
@@ -278,9 +269,6 @@ def test_a_token_that_only_reads_sets_up_no_writer_and_leaves_the_connection() -
     assert not desk.session.ended
 
 
-# --- transient segments -----------------------------------------------------------------------------------------
-
-
 def transient(request_id: int = 5, token: str = "") -> CreateTransientSegment:
     return CreateTransientSegment(request_id, WRITER, SEGMENT, token)
 
@@ -330,9 +318,6 @@ def test_a_transient_segment_needs_a_token_only_with_strict_auth() -> None:
     assert isinstance(strict.ask(transient(token=token(scope="READ_UPDATE")))[0], SegmentCreated)
 
 
-# --- the end ----------------------------------------------------------------------------------------------------
-
-
 def test_after_close_nothing_refers_to_the_session() -> None:
     clock = FakeClock()
     desk = writing(Desk(make_service(clock)))
@@ -353,9 +338,6 @@ def test_setting_up_many_writers_ends_with_the_memory_that_they_may_take() -> No
         desk.ask(create(segment), set_up(segment, UUID(int=number % 5)))
         assert desk.session.ended == (number == 10)
     assert "10 writers" in desk.session.why
-
-
-# --- why it ended -----------------------------------------------------------------------------------------------------
 
 
 @looped(

@@ -135,9 +135,6 @@ async def test_requests_are_chosen_by_a_filter_by_number_and_by_how_many(
     assert "column 7" in said
 
 
-# --- in detail ----------------------------------------------------------------------------------------------------
-
-
 async def test_an_append_in_detail_has_its_fields_its_events_its_timeline_and_its_neighbours() -> None:
     events = event(b'{"table": 7}') + event(b"text") + event(b"\xff\x00")
     async with asking() as (mock, http), peer_of(mock) as peer:

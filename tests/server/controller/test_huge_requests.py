@@ -100,9 +100,6 @@ async def test_a_request_that_is_no_message_is_refused(server: ControllerServer)
         assert refused.value.details() == "the request is not a StreamConfig"
 
 
-# Long work that is allowed -------------------------------------------------------------------------------------------
-
-
 async def test_a_store_answers_while_a_controller_beside_it_makes_many_segments(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

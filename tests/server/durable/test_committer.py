@@ -351,9 +351,6 @@ async def test_who_waits_is_notified_when_its_own_batch_is_durable() -> None:
         assert committer.committed == 2
 
 
-# --- several journals -------------------------------------------------------------------------------------------
-
-
 class Journalled:
     """A committer whose batches become durable when a test says so."""
 

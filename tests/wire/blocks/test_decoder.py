@@ -342,8 +342,6 @@ def test_reads_of_any_size_give_what_single_commands_give(commands: list[Command
     assert run(chunk) == (single, failed)
 
 
-# --- acknowledgements -----------------------------------------------------------------------------------------------
-
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 rows_of = st.lists(
     st.tuples(st.integers(0, 9) | int64, st.just(1), st.binary(max_size=9).map(memoryview) | st.binary(), int64)

@@ -138,8 +138,6 @@ def test_what_lies_behind_the_bytes_received_is_not_joined() -> None:
     assert decoder.feed(frames[-1:], records=writers) == [END]
 
 
-# Any stream ----------------------------------------------------------------------------------------------------------
-
 tails = st.sampled_from([b"", encode(Padding(3)), encode(PartialEvent(b"abc")), b"odd"])
 blocks = st.builds(
     lambda writer, data, tail: AppendBlock(writer, data + tail), st.sampled_from(WRITERS), st.binary(max_size=9), tails
@@ -187,9 +185,6 @@ def test_runs_change_no_append_no_order_and_no_error(
     for codec in CODECS:
         found = served(stream, block_decoder(), codec=codec, cuts=cuts, view=view, most=most, limit=limit)
         assert found == plain
-
-
-# C -------------------------------------------------------------------------------------------------------------------
 
 
 @needs_c

@@ -58,8 +58,6 @@ def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
     return [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
-# Any pieces ----------------------------------------------------------------------------------------------------------
-
 OFTEN = (AppendBlock, AppendBlockEnd, DataAppended, SegmentRead, ReadSegment)
 OFTEN_OR_ANY = st.one_of(st.sampled_from(OFTEN).flatmap(command_of), commands())
 
@@ -142,9 +140,6 @@ def test_a_broken_stream_gives_its_good_commands_then_its_error(
         assert decoder.buffered_bytes == 0
 
 
-# Lengths -------------------------------------------------------------------------------------------------------------
-
-
 @EACH_CODEC
 def test_a_frame_of_the_greatest_length_passes(codec: Codec) -> None:
     frame = encode(PartialEvent(bytes(MAX_FRAME_BYTES - HEADER_BYTES)))
@@ -185,9 +180,6 @@ def test_a_lower_limit_holds_for_every_command_and_counts_the_header(codec: Code
             FrameDecoder(max_frame_bytes=len(frame) - 1, codec=codec).feed(kind(piece))
         assert (caught.value.limit, caught.value.actual) == (len(frame) - 1, len(frame))
         assert list(caught.value.decoded) == []
-
-
-# Errors --------------------------------------------------------------------------------------------------------------
 
 
 @EACH_CODEC
@@ -265,9 +257,6 @@ def test_payloads_view_the_data_that_was_fed_and_the_decoder_lets_go_of_it() -> 
     del command
     data.clear()  # a BufferError if the decoder still viewed it
     assert decoder.buffered_bytes == 9
-
-
-# Long frames in memory of their own -----------------------------------------------------------------------------------
 
 
 def received(decoder: FrameDecoder, data: bytes, sizes: list[int], buffer: bytearray) -> list[Command]:
@@ -359,8 +348,6 @@ def test_a_frame_longer_than_any_memory_is_held_as_it_comes() -> None:
     assert list(map(encode, decoder.feed(frame[1000:]))) == [frame]
 
 
-# Acknowledgements in rows ---------------------------------------------------------------------------------------------
-
 ACKS = command_of(DataAppended)
 
 
@@ -386,8 +373,6 @@ def test_what_is_wrong_among_acknowledgements_is_found_in_rows_too(stream: bytes
             heard.append((in_full(list(error.decoded)), str(error), 0))
     assert heard[0] == heard[1]
 
-
-# --- memory for long frames -------------------------------------------------------------------------------------------
 
 AREA = 64 * 1024
 

@@ -190,8 +190,6 @@ def test_a_value_is_a_map_of_a_name_and_numbers(kind: str, data: bytes) -> None:
     assert decode_value(encode_value(kind, data)) == (kind, data)
 
 
-# --- the state ------------------------------------------------------------------------------------------------------
-
 SEGMENT = "s/x/0.#epoch.0"
 GONE = encode_value(TOMBSTONE, cbor_encode({}))
 ONE, TWO, NEXT, OTHER = "s/x/0.#epoch.0", "s/x/1.#epoch.0", "s/x/2.#epoch.1", "s/y/2.#epoch.1"

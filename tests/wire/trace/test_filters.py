@@ -302,8 +302,6 @@ def test_a_word_that_is_no_type_suggests_the_types_that_it_means() -> None:
         assert f"({name}?)" not in caught.value.expected
 
 
-# --- payloads: which bytes of which commands filters see -------------------------------------------------------------
-
 W = uuid.UUID(int=1)
 ORDER = b'{"order": 17, "city": "Oslo", "items": ["tea", "milk"], "paid": true, "note": null, "big": 1e400}'
 TEXT = "my order 17 for Zoë".encode()

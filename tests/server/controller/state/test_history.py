@@ -141,9 +141,6 @@ def test_ranges_that_do_not_cover_the_same_keys_do_not_match(ranges: list[tuple[
     assert not ranges_match(first_epoch(1, 0, 0), [0], ranges)
 
 
-# Against the definitions ---------------------------------------------------------------------------------------------
-
-
 @st.composite
 def cuts(draw: st.DrawFn, epochs: list[Epoch]) -> dict[int, int]:
     """A cut of the stream: one that a reader could have, or arbitrary segments."""

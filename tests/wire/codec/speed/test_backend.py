@@ -96,9 +96,6 @@ def agrees(frame: bytes) -> bool:
     return True
 
 
-# What is recorded ----------------------------------------------------------------------------------------------------
-
-
 @NEEDS_C
 def test_c_leaves_no_plain_command_to_python() -> None:
     unrecorded = (MergeTableSegments(1, "a", "b", ""), SealTableSegment(1, "a", ""))
@@ -107,9 +104,6 @@ def test_c_leaves_no_plain_command_to_python() -> None:
     written = [value for value in map(decode, read) if c_codec().encode(value) and c_codec().encode_parts(value)]
     assert {value.code for value in written} == FRAMED.keys()
     assert {frame[:4] for frame in read} == {code.to_bytes(4, "big", signed=True) for code in FRAMED}
-
-
-# Frames --------------------------------------------------------------------------------------------------------------
 
 
 def _fed(
@@ -198,9 +192,6 @@ def test_payloads_are_views_of_the_bytes_that_were_fed(kind: Any) -> None:
     assert not is_view(b"event", in_a_run=True), "small data of whole appends is copied: that is faster"
 
 
-# Values --------------------------------------------------------------------------------------------------------------
-
-
 def _set(record: Any, name: str, value: object) -> None:
     """Past what keeps a command as it is."""
     getattr(type(record), name).__set__(record, value)
@@ -269,9 +260,6 @@ def test_a_frame_has_the_limit_that_python_has() -> None:
     for longer in (Padding(0x00FF_FFFF - 7), AppendBlock(WRITER, bytes(0x00FF_FFFF - 23))):
         assert c_codec().encode(longer) is None
         assert c_codec().encode_parts(longer) is None
-
-
-# Memory --------------------------------------------------------------------------------------------------------------
 
 
 def _plain_and_bad() -> tuple[list[Command], list[bytes]]:
@@ -363,9 +351,6 @@ def test_an_exception_of_python_leaves_the_loop_and_releases_the_buffer() -> Non
     with pytest.raises(WireError):
         FrameDecoder(codec="c").feed(data)
     data += b"more"  # BufferError if a view were left
-
-
-# Which one -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_backend_is_reported_and_can_be_chosen() -> None:
