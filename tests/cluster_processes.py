@@ -1,7 +1,5 @@
 """Processes of `segstore serve --zookeeper` that a test starts, stops, freezes and kills."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

@@ -1,7 +1,5 @@
 """Runs the server commands as processes, for the tests of these commands."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence

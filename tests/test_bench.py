@@ -1,7 +1,5 @@
 """Ratios are taken round by round, a missed goal is the exit status, and the baseline by hand does the codec's work."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

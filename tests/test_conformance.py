@@ -1,7 +1,5 @@
 """The conformance runner: it sees what disagrees, says where, and passes nothing over."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`segstore ctl` against a served store: tables, JSON, refusals in one line, shell completion."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

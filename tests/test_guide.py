@@ -1,7 +1,5 @@
 """The guide says what happens: what `segstore serve` prints, and that the programs of the Python page run."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -3,8 +3,6 @@
 Windows itself is not here: its missing modules and functions are taken away from a process of this system.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

@@ -1,7 +1,5 @@
 """What a machine may lack: a new Python, a compiler, a home that can be written, a direct way out."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

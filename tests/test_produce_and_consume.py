@@ -1,7 +1,5 @@
 """`segstore produce`, `consume` and `admin`, also as processes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """The pytest plugin in test suites of its own: synchronous, with pytest-asyncio, under xdist, recording."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The pytest plugin's recordings, traces and explorer, in test suites of their own."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Recordings: the ending decides the form, for `serve`, `tap` and test servers alike, and `-` is standard output."""
 
-from __future__ import annotations
-
 import io
 import json
 import socket

@@ -7,8 +7,6 @@ Not covered, because no recording has it: reading a stream to the end that it ha
 checkpoints, batch reads, large events (the writer's random id is the name of an attribute in the merge), TLS.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

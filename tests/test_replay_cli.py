@@ -1,7 +1,5 @@
 """`segstore replay` on the command line, and what `send` and `explore` share with it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket

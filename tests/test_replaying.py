@@ -1,7 +1,5 @@
 """A trace that drives a store: the replies are compared, and what differs is told by field."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Controller calls of a trace that are made to another controller: order, ids, differences."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

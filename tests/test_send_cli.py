@@ -1,7 +1,5 @@
 """`segstore send` on the command line, as far as it goes without Spark."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

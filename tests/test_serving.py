@@ -1,7 +1,5 @@
 """`segstore serve` as a process: what it announces, how it ends, what it says when it cannot begin."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """`segstore serve --zookeeper`: processes are one cluster, whoever of them is killed, frozen or started again."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

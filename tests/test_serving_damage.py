@@ -1,7 +1,5 @@
 """A cluster of processes on a folder in which one container is damaged: it is named, and the others are served."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

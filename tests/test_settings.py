@@ -1,7 +1,5 @@
 """The settings of `segstore serve`: one table, and three places in which users give them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`segstore tap` as a process: what it announces, what it records and spoils, how it ends and why it does not begin."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

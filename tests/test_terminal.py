@@ -1,7 +1,5 @@
 """Text from files and peers reaches the terminal on one line, without control characters."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -1,7 +1,5 @@
 """`segstore trace`: what is printed, what is written, what is said of bad input."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import gzip

@@ -1,7 +1,5 @@
 """Traces as files: read by what they hold, written whole or not at all, recorded block by block."""
 
-from __future__ import annotations
-
 import errno
 import mmap
 import os

@@ -1,7 +1,5 @@
 """What the client's tests share: a store that does what a test says, handlers that remember, a clock set by hand."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine

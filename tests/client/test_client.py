@@ -1,7 +1,5 @@
 """Streams end to end, against stores and a controller in this process: order, scaling, sealing, tails, tokens."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from itertools import pairwise

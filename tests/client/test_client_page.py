@@ -1,7 +1,5 @@
 """The pages about the client: their programs run, the table has every setting with its default, the errors exist."""
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import inspect

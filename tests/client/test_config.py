@@ -1,7 +1,5 @@
 """Settings come from arguments and from the environment, are checked, and do not show passwords."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Peers that answer but make no progress: the number of requests is bounded, and they end with an error."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Time windows: what writers note bounds the positions of readers, across scales, writers and truncation."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

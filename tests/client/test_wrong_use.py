@@ -1,7 +1,5 @@
 """What a caller does wrong is said at once, by name, and harms nobody else."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterator

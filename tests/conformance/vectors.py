@@ -4,8 +4,6 @@ Each function takes one line's object and yields disagreements. Both codecs, gen
 bytes and with a memoryview.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 Invariant: when the context ends the process is gone, whatever state it was in.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

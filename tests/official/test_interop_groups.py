@@ -1,7 +1,5 @@
 """Reader groups that the official client and this one share: made by either, read by both, handed over and balanced."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack

@@ -1,7 +1,5 @@
 """Transactions of this project's client and of the official one: begun by one, seen, ended and read by the other."""
 
-from __future__ import annotations
-
 import asyncio
 
 from segstore.client import TransactionStatus, connect

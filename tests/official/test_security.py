@@ -1,7 +1,5 @@
 """TLS, passwords and delegation tokens with the official client."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import time

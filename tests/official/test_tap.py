@@ -1,7 +1,5 @@
 """The official client through a tap: it never hears of another address, and what breaks on the way is not felt."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ Most tests call events large from 1,000 bytes on, which is a setting; the limits
 a line is about a store that misbehaves, a scripted one plays it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import tracemalloc

@@ -1,7 +1,5 @@
 """PDP-43A, ids 43.1 to 43.6 and 43.10: transient segments as a store keeps them, over sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 from uuid import UUID

@@ -3,8 +3,6 @@
 Most tests call events large from 1,000 bytes on, which is a setting.
 """
 
-from __future__ import annotations
-
 import asyncio
 from random import Random
 from typing import Any

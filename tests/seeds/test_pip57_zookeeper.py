@@ -1,7 +1,5 @@
 """PIP-57 with a real ZooKeeper: sessions that are cut for longer than their timeout, or ended by their id."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """A store; the tests of sockets run on both loops: uvloop serves, and asyncio's own must not behave otherwise."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path

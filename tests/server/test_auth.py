@@ -1,7 +1,5 @@
 """Delegation tokens as a segment store checks them, and files that hold a secret."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

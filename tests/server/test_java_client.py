@@ -3,8 +3,6 @@
 Each test does by hand what that client does for one of its calls, as was seen with the client itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from struct import unpack_from

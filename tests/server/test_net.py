@@ -1,7 +1,5 @@
 """Addresses, ports that cannot be listened on, and servers that stop while peers come in: none loses a socket."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import socket

@@ -1,7 +1,5 @@
 """Credentials and tokens: fetched once, renewed in time, refused by name; writers and readers outlive them."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter

@@ -4,8 +4,6 @@ A `HostileStore` stands between the client and a good store and spoils what that
 part may hang, raise anything but a ClientError, keep a future pending, or be unable to close; each error says where.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Replies find their flow and a pool keeps its maximum, with closings and cuts at random: the soak, bounded."""
 
-from __future__ import annotations
-
 from tests.looped import looped
 from tests.soak.dispatch import run_seed
 

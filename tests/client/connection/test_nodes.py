@@ -1,7 +1,5 @@
 """KIP-601, line by line. Pure state on a clock that stands still; what takes sockets is at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """PDP-36, ids 36.1 to 36.13: request ids, flows, the pool and its dispatch, over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Configurations of streams: what is created is returned, updated and listed; what no stream can have is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -3,8 +3,6 @@
 A checkpoint: each reader takes part between two events, and the whole splits the events into before and after.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from itertools import pairwise

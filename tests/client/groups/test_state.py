@@ -1,7 +1,5 @@
 """Changes that a reader group agrees on, without a server: who has what, and that nothing is lost or twice."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

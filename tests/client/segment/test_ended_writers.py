@@ -1,7 +1,5 @@
 """How a writer ends: its flow is closed, its error says where and why, and no attempt is left."""
 
-from __future__ import annotations
-
 import asyncio
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """Two writers with one id: who lost its numbers hears of it, and not that an event was stored that was not."""
 
-from __future__ import annotations
-
 import asyncio
 from uuid import UUID
 

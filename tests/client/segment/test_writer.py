@@ -1,7 +1,5 @@
 """Appends with functions in place of futures, what goes first after a reconnect, and the frames that leave."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 from uuid import UUID

@@ -1,7 +1,5 @@
 """PIP-79, writers that start lazily and are connected to a part of the segments, against stores over sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Revisioned streams and state synchronizers against a real store: conditions, marks, truncation, lost connections."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

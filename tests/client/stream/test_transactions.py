@@ -1,7 +1,5 @@
 """Transactions against a controller and stores in this process: all events or none, leases, ends, other hands."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 from uuid import UUID

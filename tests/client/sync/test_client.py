@@ -1,7 +1,5 @@
 """The synchronous classes do what the asyncio classes do, in calls and iterations."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Sequence

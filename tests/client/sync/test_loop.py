@@ -1,7 +1,5 @@
 """The shared loop: several threads, interruptions, forks, and the end."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import subprocess

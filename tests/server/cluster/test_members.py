@@ -1,7 +1,5 @@
 """A cluster of several stores in one process: containers are moved, stores stopped and started, sessions expired."""
 
-from __future__ import annotations
-
 import asyncio
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """Stores for tests of connections: without a lane, as those of `segstore serve`, and with one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -7,8 +7,6 @@
 Everything but the ends is the product's: hub, service, store, lane.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any

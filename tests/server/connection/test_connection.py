@@ -1,7 +1,5 @@
 """Connections over real sockets: what is asked is answered, in order, and the end is clean."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

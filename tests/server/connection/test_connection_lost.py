@@ -3,8 +3,6 @@
 Everything is driven by hand: see `driven`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

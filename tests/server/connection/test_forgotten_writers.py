@@ -1,7 +1,5 @@
 """Writers whose segments were deleted: a connection forgets them eventually, and answers their appends until then."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from uuid import UUID
 

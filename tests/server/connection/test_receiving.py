@@ -1,7 +1,5 @@
 """What a peer has sent and its owner has not executed: order, ownership of payloads, lent buffers."""
 
-from __future__ import annotations
-
 from itertools import count
 from uuid import UUID
 

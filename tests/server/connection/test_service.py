@@ -1,7 +1,5 @@
 """Requests and waiting reads, without a socket."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 from uuid import UUID

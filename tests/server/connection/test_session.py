@@ -1,7 +1,5 @@
 """One connection's state, without a socket."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import jwt

@@ -1,7 +1,5 @@
 """A connection, store or tap, executes one step of its requests before other connections have their turn."""
 
-from __future__ import annotations
-
 import pytest
 
 from segstore.server import LimitSettings, MockSegmentStore

@@ -1,7 +1,5 @@
 """A store with a control API, a client of the API, and a peer of the store."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 
 import httpx

@@ -1,7 +1,5 @@
 """The OpenAPI description of the control API: valid, complete, stable, and true of a served store."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

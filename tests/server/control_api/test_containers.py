@@ -1,7 +1,5 @@
 """Containers over HTTP: whose they are, and moves between the stores of a process."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 

@@ -1,7 +1,5 @@
 """Who may ask: not the pages of others, not under another name, not without bound."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import closing

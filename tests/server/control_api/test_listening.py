@@ -1,7 +1,5 @@
 """The control API on its socket: where it listens, in which processes, and that nothing of it is left."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal

@@ -1,7 +1,5 @@
 """Names in paths, whatever their characters."""
 
-from __future__ import annotations
-
 from urllib.parse import quote
 
 import httpx

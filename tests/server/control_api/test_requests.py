@@ -1,7 +1,5 @@
 """The latest requests over HTTP: the list, the detail of one, and the trace of all."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path

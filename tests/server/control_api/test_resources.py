@@ -1,7 +1,5 @@
 """The resources of the control API, asked over a real socket by a client that is not ours."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Oversized calls are refused before they change anything; the largest allowed ones do not block others."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """A TCP line that can be cut and healed: between a session and the service, in the loop of a test."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Self
 

@@ -1,7 +1,5 @@
 """PIP-57: what a store does when its coordination session expires, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine

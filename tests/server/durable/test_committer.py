@@ -1,7 +1,5 @@
 """Group commit on a journal that does what a test says: what is written together, and what is told when."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

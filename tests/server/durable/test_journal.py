@@ -1,7 +1,5 @@
 """A journal's file: filled ahead, full when that space is used, read back group by group, whatever is in it."""
 
-from __future__ import annotations
-
 import errno
 import random
 from collections.abc import Iterable

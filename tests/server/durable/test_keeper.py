@@ -1,7 +1,5 @@
 """When snapshots are taken: as memory fills, when data may be removed from the disk, and when somebody asks."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from pathlib import Path

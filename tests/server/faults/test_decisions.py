@@ -1,7 +1,5 @@
 """Deciding about faults: which rules fire, when, and that the same seed decides the same."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """Faults over real sockets: each action does to a client what it says, and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 from uuid import UUID

@@ -1,7 +1,5 @@
 """Functions as fault actions, in a store and in a tap."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

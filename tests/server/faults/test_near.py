@@ -1,7 +1,5 @@
 """The requests nearest to a filter that none matched, and types that no request has."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

@@ -1,7 +1,5 @@
 """A store that listens: its ports, TLS, and a stop that leaves nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 

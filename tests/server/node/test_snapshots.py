@@ -1,7 +1,5 @@
 """Snapshots and reset of servers in memory: what comes back, what is cut, what memory they take."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,5 @@
 """The panels of streams, reader groups and tables in a browser: chosen by the keyboard, names and events as text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 

@@ -1,7 +1,5 @@
 """The live page: nothing comes from outside, names are text; a browser shows what happens and does what is asked."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Appends of a trace, taken in other batches than those that it has."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from uuid import UUID
 

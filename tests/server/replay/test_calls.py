@@ -1,7 +1,5 @@
 """Controller calls of a trace: which one answers a call of a client, and what the client is answered."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """The controller beside a trace with controller calls, over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

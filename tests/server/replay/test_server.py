@@ -1,7 +1,5 @@
 """A trace that answers clients: in its order, or by what is asked, with ids translated."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math

@@ -1,7 +1,5 @@
 """Paths, methods and health of the REST API; its port: access, TLS, and settings."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

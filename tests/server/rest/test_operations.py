@@ -1,7 +1,5 @@
 """Each path of the REST API and each of its statuses, asked over a real socket."""
 
-from __future__ import annotations
-
 import base64
 import struct
 import time

@@ -1,7 +1,5 @@
 """What the controller of a cluster asks of a store, over a connection."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

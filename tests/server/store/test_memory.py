@@ -1,7 +1,5 @@
 """A store whose memory is full: growth is refused; everything else still works and frees memory."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A tap on sockets: what one side says the other one hears, as it was said, and so the end of it."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import socket

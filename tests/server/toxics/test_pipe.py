@@ -1,7 +1,5 @@
 """One direction by a clock of the test: what each toxic does to bytes and their times."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from typing import Any

@@ -1,7 +1,5 @@
 """Toxics on real sockets, of a store and of a tap: each does to a client what Toxiproxy's does."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import socket

@@ -1,7 +1,5 @@
 """Which requests of the kept traffic fault rules and the observer were about, over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

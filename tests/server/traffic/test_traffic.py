@@ -1,7 +1,5 @@
 """The newest traffic in memory: bounded, numbered, without tokens."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Iterator
 from itertools import chain, count

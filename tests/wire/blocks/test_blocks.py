@@ -1,7 +1,5 @@
 """Append blocks: the encoder and the decoder against what was recorded, and against each other."""
 
-from __future__ import annotations
-
 from itertools import cycle
 from pathlib import Path
 from typing import Any

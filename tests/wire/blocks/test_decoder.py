@@ -1,7 +1,5 @@
 """Append blocks read: what comes back as appends, and what the decoder refuses."""
 
-from __future__ import annotations
-
 import struct
 import tracemalloc
 from typing import Any

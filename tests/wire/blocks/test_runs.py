@@ -1,7 +1,5 @@
 """Whole appends in runs: what comes out of a connection does not depend on them, nor on the codec."""
 
-from __future__ import annotations
-
 from itertools import chain
 from typing import Any
 from uuid import UUID

@@ -1,7 +1,5 @@
 """`encode`, `encode_parts` and `decode`: the generated codec against the schema, for any value and any bytes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`FrameDecoder`: the same commands whatever the pieces, the same errors with either codec, the end after an error."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 from unittest.mock import patch

@@ -1,7 +1,5 @@
 """Older wire versions: the tables are complete, and what is left out reads as the reference reads a shorter frame."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

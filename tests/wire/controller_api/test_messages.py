@@ -1,7 +1,5 @@
 """The API's files are in step with each other, and numbered as clients expect."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys

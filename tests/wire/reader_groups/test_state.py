@@ -1,7 +1,5 @@
 """The state of a reader group of Java clients: what such a client wrote and made, each rule, hostile bytes."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A reader group in a table: entries of the official client, hostile ones, round trips, and the rules of the state."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

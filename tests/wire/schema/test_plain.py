@@ -1,7 +1,5 @@
 """Commands as JSON values: there and back, and refusals that name what does not fit."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

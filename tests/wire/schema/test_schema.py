@@ -1,7 +1,5 @@
 """A class is its schema: declarations, the registry, and what holds for every value."""
 
-from __future__ import annotations
-
 from typing import Annotated
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """Where two traces part, stream by stream and field by field."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import UUID
 

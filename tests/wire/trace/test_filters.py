@@ -1,7 +1,5 @@
 """The filter language: what it finds, and what it says of a filter that cannot be read."""
 
-from __future__ import annotations
-
 import uuid
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Streams of bytes become records: every byte once, frames whole, in order, in time."""
 
-from __future__ import annotations
-
 import random
 import weakref
 from array import array

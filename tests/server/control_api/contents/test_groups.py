@@ -1,7 +1,5 @@
 """Reader groups over HTTP: readers, positions and lag, of groups that real clients run."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from typing import Any

@@ -1,7 +1,5 @@
 """Bodies in YAML: rules are the same as in JSON, errors have line and column, and hostile documents are refused."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import httpx

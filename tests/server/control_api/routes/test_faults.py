@@ -1,7 +1,5 @@
 """What fault rules have decided over HTTP: in order, in pages, by rule; rules without effect; the round-trip time."""
 
-from __future__ import annotations
-
 import httpx
 import pytest
 

@@ -1,7 +1,5 @@
 """Recordings over HTTP: started, stopped, downloaded and deleted, on a store and on a tap."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import httpx

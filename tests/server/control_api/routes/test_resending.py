@@ -1,7 +1,5 @@
 """Requests are sent again over a connection of their own, as a client would send them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

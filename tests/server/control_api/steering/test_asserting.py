@@ -1,7 +1,5 @@
 """Waits and verification over HTTP."""
 
-from __future__ import annotations
-
 import asyncio
 
 import grpc

@@ -1,7 +1,5 @@
 """Events and table entries over HTTP: forms of contents, positions, pages, hostile ones."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

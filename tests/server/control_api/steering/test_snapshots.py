@@ -1,7 +1,5 @@
 """Snapshots and reset over HTTP."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import httpx

@@ -1,7 +1,5 @@
 """Epochs and stream cuts: key ranges, successors, what lies between two cuts, and the earliest of several."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

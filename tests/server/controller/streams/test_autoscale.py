@@ -1,7 +1,5 @@
 """Scaling by load: when a segment is hot, when it is cold, and that a stream follows without anybody asking."""
 
-from __future__ import annotations
-
 import pytest
 
 from segstore.server.controller import AutoScaling, ScalingPolicy, StreamConfig

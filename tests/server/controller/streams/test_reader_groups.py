@@ -1,7 +1,5 @@
 """Reader groups, the state that their readers share, subscribers, and key-value tables."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import AsyncIterator
 from uuid import UUID
