@@ -138,7 +138,7 @@ def test_the_bytes_of_a_segment_are_written_in_pieces(
 
 def test_a_store_of_several_is_steered() -> None:
     with ServerThread() as servers:
-        url = servers.serve(stores=2, containers=2, rebalance=False, http_port=0).http_url
+        url = servers.serve(stores=2, containers=2, http_port=0).http_url
 
         def stores(*words: str) -> Any:
             answer = CliRunner().invoke(main, ["ctl", "--url", url, "--json", "stores", *words])
