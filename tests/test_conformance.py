@@ -159,9 +159,6 @@ def test_replies_and_closes_that_do_not_come_or_were_not_recorded_are_seen(
     assert "closed: expected ['A'], found none" in output
 
 
-# What is excused, and what is masked -----------------------------------------------------------------------------
-
-
 def test_deviations_are_counted_by_name_and_excuse_nothing_else(tmp_path: Path) -> None:
     sealed = command_named("SEAL_TABLE_SEGMENT")
     frame = encode(sealed.from_dict({"request_id": 1, "segment": "t", "delegation_token": ""}))

@@ -62,9 +62,6 @@ def entries(store: SegmentStore) -> list[tuple[int, int, int]]:
     return [unpack_entry(data[at : at + 24]) for at in range(0, len(data), 24)]
 
 
-# Ownership
-
-
 def test_a_segment_of_a_container_that_is_not_owned_is_refused() -> None:
     store = SegmentStore(2, owned=[0])
     other = name_in(1, 2)
@@ -99,9 +96,6 @@ def test_a_segment_whose_index_belongs_elsewhere_is_created_and_refused() -> Non
         store.create_segment(name, now_ms=1)
     assert error.value.segment == name
     assert store.segment_info(name).length == 0
-
-
-# Around a request
 
 
 def test_a_users_segment_gets_an_index_and_loses_it(store: SegmentStore) -> None:
@@ -157,9 +151,6 @@ def test_an_index_whose_name_is_used_up_is_reported_by_its_own_name(store: Segme
     write(store, txn(1), b"more")
     assert store.merge(S, txn(1), now_ms=3) == 5, "a merge goes on without an index"
     assert INDEX not in store.container_for(INDEX).segments
-
-
-# The index
 
 
 def test_appends_within_ten_milliseconds_share_an_entry(store: SegmentStore) -> None:
@@ -253,9 +244,6 @@ def test_an_index_knows_of_as_many_events_only_once(store: SegmentStore) -> None
     assert store.segment_info(INDEX).length == 48
 
 
-# Merging
-
-
 def test_a_merge_is_written_to_the_targets_index_and_the_sources_goes_after_a_while(store: SegmentStore) -> None:
     other = "scope/other/5.#epoch.0"
     store.create_segment(other, now_ms=1)
@@ -339,9 +327,6 @@ def test_a_batch_continues_after_a_source_that_is_refused(store: SegmentStore) -
     assert read(store, S) == b"from 2"
 
 
-# Transients, tables, the admin's requests
-
-
 def test_the_admins_requests_know_containers_and_segments(store: SegmentStore) -> None:
     write(store, S, b"x" * 1000)
     assert store.list_chunks(S) == [(0, 1000)]
@@ -355,9 +340,6 @@ def test_the_admins_requests_know_containers_and_segments(store: SegmentStore) -
     for missing in ("no/such/0", "_system/containers/metadata_0"):
         with pytest.raises(Unmapped):
             store.list_chunks(missing)
-
-
-# What errors name
 
 
 @pytest.mark.parametrize(
