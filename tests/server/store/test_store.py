@@ -113,26 +113,22 @@ def test_other_segments_get_no_index(store: SegmentStore, name: str) -> None:
     assert name + "#index" not in store.container_for(name).segments
 
 
-def test_an_existing_index_is_reported_as_the_existing_segment_which_is_created() -> None:
+def test_an_existing_index_is_reported_as_the_existing_segment_which_is_created_without_one() -> None:
     store = SegmentStore()
     store.create_segment(INDEX, now_ms=1)
     with pytest.raises(SegmentExists) as error:
         store.create_segment(S, now_ms=1)
     assert error.value.segment == S
-    assert store.segment_info(S).length == 0
+    write(store, S, b"x")
+    assert (store.segment_info(S).length, store.segment_info(INDEX).length) == (1, 0)
 
 
-def test_deleting_an_index_is_refused_and_done(store: SegmentStore) -> None:
+def test_deleting_an_index_is_refused_and_done_and_setting_up_an_append_brings_it_back(store: SegmentStore) -> None:
     with pytest.raises(IllegalArgument) as error:
         store.delete_segment(INDEX)
     assert error.value.message == "segmentName is already an index segment name"
     with pytest.raises(NoSuchSegment):
         store.segment_info(INDEX)
-
-
-def test_setting_up_an_append_brings_a_missing_index_back(store: SegmentStore) -> None:
-    with pytest.raises(IllegalArgument):
-        store.delete_segment(INDEX)
     assert store.setup_append(S, W, now_ms=2) == NULL_VALUE
     assert (store.segment_info(INDEX).length, store.segment_info(INDEX).last_modified_ms) == (0, 2)
     write(store, S, b"x" * 9)
@@ -225,15 +221,6 @@ def test_truncation_without_an_index_is_fine(store: SegmentStore) -> None:
         store.delete_segment(INDEX)
     store.truncate_segment(S, 40)
     assert store.segment_info(S).start_offset == 40
-
-
-def test_an_index_that_a_client_made_is_not_written_to() -> None:
-    store = SegmentStore()
-    store.create_segment(INDEX, now_ms=1)
-    with pytest.raises(SegmentExists):
-        store.create_segment(S, now_ms=1)
-    write(store, S, b"x")
-    assert store.segment_info(INDEX).length == 0
 
 
 def test_an_index_knows_of_as_many_events_only_once(store: SegmentStore) -> None:
