@@ -47,13 +47,6 @@ def test_a_woken_read_reports_that_it_reached_the_tail(container: Container) -> 
     assert (b"".join(result.data), result.at_tail, result.end_of_segment) == (b"01234567", True, False)
 
 
-def test_sealing_wakes_all(container: Container) -> None:
-    container.wait("s", 0, 1)
-    container.wait("s", 100, 2)
-    container.seal_segment("s", now_ms=3)
-    assert container.waiters.take_woken() == [(1, WakeReason.SEALED), (2, WakeReason.SEALED)]
-
-
 def test_deleting_wakes_all(container: Container) -> None:
     container.wait("s", 7, 1)
     container.delete_segment("s")
