@@ -1,5 +1,6 @@
 """Runs the server commands as processes, for the tests of these commands."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,19 @@ def started(command: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str
         finally:
             if process.poll() is None:
                 process.kill()
+
+
+class Running:
+    """A server command that runs, and what it announced."""
+
+    def __init__(self, process: subprocess.Popen[str], line: str) -> None:
+        self.process = process
+        self.line = line
+
+    @property
+    def announced(self) -> dict[str, str | None]:
+        made: dict[str, str | None] = json.loads(self.line)
+        return made
 
 
 def refusal(command: Sequence[str]) -> tuple[int, str]:

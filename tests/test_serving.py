@@ -1,7 +1,6 @@
 """`segstore serve` as a process: what it announces, how it ends, what it says when it cannot begin."""
 
 import asyncio
-import json
 import os
 import shlex
 import signal
@@ -26,24 +25,15 @@ from segstore.server.controller.api import Permission
 from segstore.wire import Command, CreateSegment, FrameDecoder, Hello, KeepAlive, WrongHost, encode
 from segstore.wire.endpoint import Endpoint
 from tests.looped import looped
-from tests.processes import PATIENCE_S, refusal, refusal_here, started
+from tests.processes import PATIENCE_S, Running, refusal, refusal_here, started
 from tests.server.certificates import write_certificate
 from tests.server.support import append, create, read, set_up
 
 SERVE = (sys.executable, "-m", "segstore", "serve", "--port", "0", "--controller-port", "0")
 
 
-class Served:
-    """A running `segstore serve` and what it announced."""
-
-    def __init__(self, process: subprocess.Popen[str], line: str) -> None:
-        self.process = process
-        self.line = line
-
-    @property
-    def announced(self) -> dict[str, str | None]:
-        made: dict[str, str | None] = json.loads(self.line)
-        return made
+class Served(Running):
+    """A running `segstore serve`."""
 
     def connect(self, part: str = "segment_store") -> socket.socket:
         host, port = str(self.announced[part]).rsplit(":", 1)

@@ -1,11 +1,9 @@
 """`segstore tap` as a process: what it announces, what it records and spoils, how it ends and why it does not begin."""
 
 import asyncio
-import json
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,24 +22,15 @@ from segstore.server.controller import Accounts, Authority
 from segstore.traces import TraceFile
 from segstore.wire.trace import RecordKind
 from tests.looped import looped
-from tests.processes import PATIENCE_S, refusal, refusal_here, started
+from tests.processes import PATIENCE_S, Running, refusal, refusal_here, started
 from tests.server.support import HELLO, Peer, append, create, set_up
 from tests.server.traffic import Port, read_all
 
 TAP = (sys.executable, "-m", "segstore", "tap")
 
 
-class Tapping:
-    """A running `segstore tap` and what it announced."""
-
-    def __init__(self, process: subprocess.Popen[str], line: str) -> None:
-        self.process = process
-        self.line = line
-
-    @property
-    def announced(self) -> dict[str, str | None]:
-        made: dict[str, str | None] = json.loads(self.line)
-        return made
+class Tapping(Running):
+    """A running `segstore tap`."""
 
     @property
     def store(self) -> Port:

@@ -177,5 +177,18 @@ class AddedUp:
         return state
 
 
+class Sum:
+    """Rules of a state that is a number, to which updates are added."""
+
+    def create(self, initial: bytes) -> int:
+        return int(initial)
+
+    def apply(self, state: int, update: bytes) -> int:
+        return state + int(update)
+
+    def compact(self, state: int) -> bytes:
+        return b"%d" % state
+
+
 def create(segment: str, request_id: int = 1) -> CreateSegment:
     return CreateSegment(request_id, segment, 0, 0, "", 0)

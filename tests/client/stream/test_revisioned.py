@@ -24,7 +24,7 @@ from segstore.wire import (
 )
 from segstore.wire.hashing import java_hash_code, murmur3_128_low
 from segstore.wire.schema import utf16
-from tests.client.support import FAST, AddedUp, ScriptedPeer, ScriptedStore, create, endpoint, settings
+from tests.client.support import FAST, AddedUp, ScriptedPeer, ScriptedStore, Sum, create, endpoint, settings
 from tests.looped import looped
 
 SEGMENT = "a/log/0.#epoch.0"
@@ -140,19 +140,6 @@ async def test_an_entry_whose_reply_was_lost_is_not_written_twice() -> None:
     appends = [each for each in seen if isinstance(each, ConditionalAppend)]
     assert [each.event_number for each in appends] == [1, 2, 3]
     assert len({append.writer_id for append in appends}) == 1
-
-
-class Sum:
-    """A number, to which updates are added."""
-
-    def create(self, initial: bytes) -> int:
-        return int(initial)
-
-    def apply(self, state: int, update: bytes) -> int:
-        return state + int(update)
-
-    def compact(self, state: int) -> bytes:
-        return b"%d" % state
 
 
 async def test_synchronizers_of_one_state_see_each_others_updates_once() -> None:
