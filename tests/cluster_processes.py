@@ -1,7 +1,5 @@
 """Processes of `segstore serve --zookeeper` that a test starts, stops, freezes and kills."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json
@@ -109,7 +107,6 @@ class Serving:
     def announce(self) -> None:
         """Blocks until it has said where it listens."""
         stdout = self.process.stdout
-        assert stdout is not None
         impatience = threading.Timer(PATIENCE_S, self.process.kill)
         impatience.start()
         try:

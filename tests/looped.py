@@ -1,7 +1,5 @@
 """`looped`: cases that differ in data alone run as a loop in one test."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence

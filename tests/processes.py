@@ -1,7 +1,6 @@
 """Runs the server commands as processes, for the tests of these commands."""
 
-from __future__ import annotations
-
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,11 +25,23 @@ def started(command: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as process:
         try:
-            assert process.stdout is not None
             yield process, process.stdout.readline()
         finally:
             if process.poll() is None:
                 process.kill()
+
+
+class Running:
+    """A server command that runs, and what it announced."""
+
+    def __init__(self, process: subprocess.Popen[str], line: str) -> None:
+        self.process = process
+        self.line = line
+
+    @property
+    def announced(self) -> dict[str, str | None]:
+        made: dict[str, str | None] = json.loads(self.line)
+        return made
 
 
 def refusal(command: Sequence[str]) -> tuple[int, str]:

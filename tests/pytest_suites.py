@@ -1,7 +1,5 @@
 """Test suites for tests of the pytest plugin: a folder with a module that talks to a store."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

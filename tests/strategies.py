@@ -68,9 +68,6 @@ HARD_TEXTS = (
 HARD_IDS = tuple(map(uuid.UUID, (f"{0:032x}", "f" * 32, "8" + "0" * 31, f"{1 << 63:032x}", f"{(1 << 63) - 1:032x}")))
 
 
-# --- values that are taken --------------------------------------------------------------------------------------
-
-
 def texts() -> SearchStrategy[str]:
     """Any text that a string on the wire can hold, now and then one of the longest."""
     usual = st.one_of(st.text(st.characters(), max_size=12), st.sampled_from(HARD_TEXTS))
@@ -166,9 +163,6 @@ def commands() -> SearchStrategy[Command]:
     return st.sampled_from(tuple(FRAMED.values())).flatmap(command_of)
 
 
-# --- values that are refused ------------------------------------------------------------------------------------
-
-
 @cache
 def refused_of(cls: type[Command]) -> SearchStrategy[Command]:
     """Values of one class with one attribute that its field cannot hold; empty where every value can be written."""
@@ -261,9 +255,6 @@ class _Impostor:
 
     def __repr__(self) -> str:
         return "<impostor>"
-
-
-# --- what is on the wire ----------------------------------------------------------------------------------------
 
 
 def as_read(value: Any) -> Any:

@@ -1,7 +1,5 @@
 """The conformance runner: it sees what disagrees, says where, and passes nothing over."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -46,9 +44,6 @@ def flipped(data: str, at: int) -> str:
     return turned.hex()
 
 
-# What is recorded agrees -----------------------------------------------------------------------------------------
-
-
 def test_all_vectors_of_the_fixtures_agree() -> None:
     status, output = run("--only-vectors", FIXTURES)
     counts = re.findall(r"^(\S+): (\d+) of (\d+) agree$", output, re.MULTILINE)
@@ -61,9 +56,6 @@ def test_all_conversations_of_the_fixtures_agree_with_a_fresh_server() -> None:
     status, output = run(FIXTURES / "conversations")
     assert status == 0, output
     assert len(re.findall(r": (\d+) of \1 agree", output)) == 5
-
-
-# What does not is seen -------------------------------------------------------------------------------------------
 
 
 def other_hex(record: dict[str, Any]) -> dict[str, Any]:
@@ -165,36 +157,6 @@ def test_replies_and_closes_that_do_not_come_or_were_not_recorded_are_seen(
     assert status == 1
     assert "A: expected HELLO high_version=17 low_version=5, found no such reply" in output
     assert "closed: expected ['A'], found none" in output
-
-
-# Nothing is passed over ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('{"segment": "a", "container": {"1": 0}}\n{"segment": ', "line 2: not JSON"),
-        ('{"what": "is this", "hex": "00"}\n', r"line 1: a record of no known kind \(what, hex\)"),
-        ("[1, 2]\n", r"line 1: a record of no known kind \(list\)"),
-        ("\n \n", "holds no record"),
-        ("\udcff", "cannot be read"),
-        ("[" * 100_000, "line 1: not JSON"),
-        ('{"name": "a", "server": "moon", "steps": []}\n', "line 1: no server set-up 'moon'"),
-        ('{"name": "a", "server": "plain", "steps": [{"op": "jump"}]}\n', "line 1: step 0: no such op: 'jump'"),
-        ('{"name": "a", "server": "plain", "steps": [{"op": "open"}]}\n', "line 1: dialogue 'a': KeyError: 'conn'"),
-    ],
-    ids=["torn", "unknown", "list", "blank", "bytes", "deep", "set-up", "op", "step"],
-)
-def test_what_cannot_be_read_fails_and_is_named(tmp_path: Path, text: str, says: str) -> None:
-    (tmp_path / "bad.jsonl").write_bytes(text.encode("utf-8", "surrogateescape"))
-    folder_of(tmp_path, records("vectors/containers.jsonl")[0], name="good.jsonl")
-    status, output = run(tmp_path)
-    assert status == 1
-    assert re.search(says, output), output
-    assert "good.jsonl: 1 of 1 agree" in output
-
-
-# What is excused, and what is masked -----------------------------------------------------------------------------
 
 
 def test_deviations_are_counted_by_name_and_excuse_nothing_else(tmp_path: Path) -> None:

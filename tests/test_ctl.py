@@ -1,7 +1,5 @@
 """`segstore ctl` against a served store: tables, JSON, refusals in one line, shell completion."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -24,7 +22,7 @@ from segstore.traces import TraceFile
 from segstore.wire import CreateSegment, Hello, SegmentCreated, encode
 from segstore.wire.trace import RecordKind
 from tests.looped import looped
-from tests.processes import PATIENCE_S, SERVE, started
+from tests.processes import PATIENCE_S
 
 Run = Callable[..., Result]
 
@@ -139,8 +137,8 @@ def test_the_bytes_of_a_segment_are_written_in_pieces(
 
 
 def test_a_store_of_several_is_steered() -> None:
-    with started([*SERVE, "--stores", "2", "--containers", "2", "--no-rebalance"]) as (process, line):
-        url = f"http://{json.loads(line)['http']}"
+    with ServerThread() as servers:
+        url = servers.serve(stores=2, containers=2, http_port=0).http_url
 
         def stores(*words: str) -> Any:
             answer = CliRunner().invoke(main, ["ctl", "--url", url, "--json", "stores", *words])
@@ -159,8 +157,6 @@ def test_a_store_of_several_is_steered() -> None:
         refused = CliRunner().invoke(main, ["ctl", "--url", url, "stores", "expire-session", "1"])
         assert (refused.exit_code, "store 1 has no session" in refused.output) == (1, True)
         assert stores("start", "1") == before
-        process.terminate()
-        assert process.wait(PATIENCE_S) == 0
 
 
 def test_a_group_without_a_command_lists(run: Run) -> None:
@@ -316,10 +312,9 @@ def test_a_server_of_another_kind_is_refused_by_every_command() -> None:
         url = f"http://127.0.0.1:{server.server_port}"
         for command in ("faults list", "read a", "reset", "wait", "keep", "scopes show a", "snapshot take a"):
             for body in (b"[]", b"1", b"null", b"{}", b'{"rules": 1}'):
-                for words in (["--url", url, *command.split()], [*command.split(), "--url", url]):
-                    ran = CliRunner().invoke(main, ["ctl", *words])
-                    assert (ran.exit_code, ran.stderr.count("\n")) == (1, 1), (command, body, ran.output)
-                    assert ran.stderr.startswith(f"segstore: {url}: this is not the HTTP API")
+                ran = CliRunner().invoke(main, ["ctl", *command.split(), "--url", url])
+                assert (ran.exit_code, ran.stderr.count("\n")) == (1, 1), (command, body, ran.output)
+                assert ran.stderr.startswith(f"segstore: {url}: this is not the HTTP API")
         server.shutdown()
 
 

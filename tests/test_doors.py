@@ -1,7 +1,5 @@
 """Public constructors name and type their keyword arguments, as the models and functions behind them do."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Callable

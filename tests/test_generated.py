@@ -1,7 +1,5 @@
 """The generated files are current: the types of the synchronous client and the generated pages."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The guide says what happens: what `segstore serve` prints, and that the programs of the Python page run."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -50,8 +48,6 @@ def serve(*options: str) -> subprocess.Popen[str]:
 
 def test_serve_says_one_line_on_stdout_and_the_pointers_on_stderr() -> None:
     with serve() as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         try:
             line = process.stdout.readline()
             (controller,) = re.findall(r"controller (\S+)", line)
@@ -69,7 +65,6 @@ def test_serve_says_one_line_on_stdout_and_the_pointers_on_stderr() -> None:
 @pytest.fixture
 def controller() -> Iterator[str]:
     with serve("--announce", "json") as process:
-        assert process.stdout is not None
         try:
             yield json.loads(process.stdout.readline())["controller"]
         finally:

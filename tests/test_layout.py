@@ -198,12 +198,6 @@ def named_tests(folder: Path) -> dict[str, list[Path]]:
     return found
 
 
-def made_up(name: str, source: str) -> ModuleType:
-    module = ModuleType(name)
-    exec(compile(source, name, "exec"), vars(module))
-    return module
-
-
 MODULES = dict(modules())
 PACKAGES = {name for name, path in MODULES.items() if path.name == "__init__.py"}
 WITHOUT_FACES = {"segstore.cli", "segstore.wire.controller_api"}
@@ -285,25 +279,6 @@ def test_lines_of_scripts_and_styles_are_not_too_long() -> None:
     assert [line for name, source in sources.items() for line in long_lines(source, name)] == []
 
 
-@looped(
-    ("source", "count"),
-    [
-        ("import msgspec\nread = lambda data: msgspec.json.decode(data, type=int)", 1),
-        ("import msgspec\ndef write(state): return msgspec.msgpack.encode(state)", 1),
-        ("import msgspec\ndef read(data): return msgspec.convert(data, int)", 1),
-        ("import msgspec\nasync def read(data): return msgspec.msgpack.Decoder(int).decode(data)", 1),
-        ("import msgspec\nclass A:\n    def __init__(self): self.coder = msgspec.json.Encoder()", 1),
-        ("from msgspec.json import decode", 1),
-        ("from msgspec import json", 1),
-        ("import msgspec.json as json", 1),
-        ("import msgspec\nCODER = msgspec.json.Decoder(int)\ndef read(data): return CODER.decode(data)", 0),
-        ("import msgspec\nclass A:\n    coder = msgspec.msgpack.Encoder()", 0),
-    ],
-)
-def test_a_coder_that_is_made_late_is_found(source: str, count: int) -> None:
-    assert len(late_coders(source, "segstore.made_up")) == count
-
-
 @pytest.mark.long
 def test_faces_and_only_faces_list_what_they_offer() -> None:
     found, missing = [], set()
@@ -324,60 +299,30 @@ def test_faces_and_only_faces_list_what_they_offer() -> None:
 
 
 @looped(
-    ("module", "source", "count"),
-    [
-        ("segstore.server.node.runner", "from segstore.server.connection.session import Session", 1),
-        ("segstore.cli.serving", "from segstore.server.store.errors import StoreError, StoreFull", 2),
-        ("segstore.server.node.runner", "def late():\n    from segstore.wire.codec.framing import FrameDecoder", 1),
-        ("segstore.server.store", "from segstore.server.store.tables.table import TableSegment", 1),
-        ("segstore.server.node.runner", "from segstore.server.connection import Session", 0),
-        ("segstore.server.connection.hub", "from segstore.server.connection.session import Session", 0),
-        ("segstore.server.store.tables.table", "from segstore.server.store.errors import StoreError", 0),
-        ("segstore.server.connection.hub", "from segstore.server.config import LimitSettings", 0),
-    ],
-)
-def test_an_import_past_a_face_is_found(module: str, source: str, count: int) -> None:
-    assert len(past_faces(source, module, is_package=module in PACKAGES)) == count
-
-
-@looped(
     ("module", "source"),
     [
         ("segstore.server.listener", "from wire.framing import FrameDecoder"),
         ("tests.wire.test_framing", "from server import config"),
         ("segstore.server.listener", "import segstore.client.pool"),
-        ("segstore.server.listener", "from segstore import client"),
-        ("segstore.server.store.tables", "from ...client import pool"),
         ("segstore.client.pool", "from ..server import store"),
         ("segstore.client.pool", "def late():\n    from segstore.server import store"),
         ("segstore.pipeline.session", "import segstore.server"),
-        ("segstore.wire.framing", "if TYPE_CHECKING:\n    from segstore.server import store"),
         ("segstore.server.listener", "import segstore"),
-        ("segstore.server.listener", "from segstore import __version__"),
-        ("segstore.server.listener", "from .. import cli"),
         ("segstore.explore", "from tests.conformance import run"),
         ("segstore.wire.framing", "import asyncio"),
-        ("segstore.wire.framing", "from socket import socket"),
-        ("segstore.wire.framing", "import concurrent.futures"),
-        ("segstore.wire.framing", "from logging import config"),
         ("segstore.wire.trace", "data = open('trace')"),
         ("segstore.wire.trace", "def read(path):\n    return path.read_bytes()"),
-        ("segstore.wire.trace", "import logging\nlogging.getLogger('x').setLevel(10)"),
-        ("segstore.wire.trace", "import datetime\nnow = datetime.datetime.now()"),
     ],
 )
 def test_an_import_or_call_against_the_layout_is_found(module: str, source: str) -> None:
     assert len(faults(source, module)) == 1
 
 
-@looped(
-    ("source", "fault"),
-    [
-        ("limit = 1", "has no __all__"),
-        ("__all__ = ['a']", "names a, which is not there"),
-        ("__all__ = ['a', 'a']\na = 1", "names a twice"),
-    ],
-)
-def test_a_module_that_does_not_list_what_it_offers_is_found(source: str, fault: str) -> None:
-    (found,) = unlisted(made_up("segstore.made_up", source), is_package=True)
-    assert fault in found
+def test_a_coder_that_is_made_late_and_an_import_past_a_face_are_found() -> None:
+    for source in ("def read(data): return msgspec.convert(data, int)", "read = lambda: msgspec.json.Decoder(int)"):
+        assert len(late_coders(f"import msgspec\n{source}", "segstore.made_up")) == 1
+    imported = "from segstore.server.connection.session import Session"
+    assert [len(past_faces(imported, f"segstore.server.{each}")) for each in ("node.runner", "connection.hub")] == [
+        1,
+        0,
+    ]

@@ -1,7 +1,5 @@
 """Links between pages of the documentation lead to a file that is there and a heading in it; merges are resolved."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Windows itself is not here: its missing modules and functions are taken away from a process of this system.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal
@@ -67,8 +65,6 @@ def test_packages_are_imported_without_posix_modules() -> None:
 def test_a_store_serves_and_stops_without_uvloop_and_posix_modules() -> None:
     ports = ("--port", "0", "--controller-port", "0", "--http-port", "0")
     with run_like_windows("serve", *ports, "--announce", "json") as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
         line = process.stdout.readline()
         try:
             assert line, process.stderr.read()

@@ -1,7 +1,5 @@
 """What a machine may lack: a new Python, a compiler, a home that can be written, a direct way out."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -45,15 +43,6 @@ def test_what_an_older_python_reads_first_needs_no_newer_one() -> None:
     """Else pip ends with a traceback of setup.py before it compares versions."""
     imported = set(re.findall(r"^(?:import|from) (\w+)", (ROOT / "setup.py").read_text("utf-8"), re.MULTILINE))
     assert imported == {"os", "re", "pathlib", "setuptools"}
-
-
-def test_without_pypi_no_executable_is_made(tmp_path: Path) -> None:
-    """What pip prints comes first."""
-    command = [sys.executable, str(ROOT / "tools" / "packaging" / "make_binary.py"), str(tmp_path)]
-    nowhere = os.environ | {"PIP_INDEX_URL": f"{NOWHERE}/simple", "PIP_RETRIES": "0", "PIP_NO_CACHE_DIR": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=nowhere, timeout=PATIENCE_S)
-    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False)
-    assert "PyInstaller from PyPI, which could not be installed; without it" in done.stderr.splitlines()[-1]
 
 
 def test_without_java_spark_is_refused_in_one_sentence_that_names_the_other_engine(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """`segstore produce`, `consume` and `admin`, also as processes."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -116,7 +114,7 @@ def test_events_before_an_invalid_one_are_stored_and_counted(run: Run, stream: s
 
 
 def test_many_lines_arrive_once_and_in_order(run: Run, stream: str) -> None:
-    lines = b"".join(b"%d\n" % number for number in range(50_000))
+    lines = b"".join(b"%d\n" % number for number in range(20_000))
     assert run("produce", stream, "-k", "one", given=lines).returncode == 0
     assert run("consume", stream, "-e").stdout == lines
     assert run("consume", stream, "-c", "3").stdout == b"0\n1\n2\n"
@@ -191,28 +189,20 @@ def test_a_signal_ends_consume_and_produce_which_stores_what_it_read(uri: str, r
         process(uri, "consume", stream, "-G", "g" + number.name) as consumer,
         process(uri, "produce", stream) as producer,
     ):
-        assert consumer.stdout is not None
-        assert producer.stdin is not None
         producer.stdin.write(b"one\nhalf a li")
         producer.stdin.flush()
         assert consumer.stdout.readline() == b"one\n"
         for each in (producer, consumer):
             each.send_signal(number)
             assert each.wait(PATIENCE_S) == 128 + number
-            assert each.stderr is not None
             said = b"segstore: interrupted; events stored: 1\n" if each is producer else b""
             assert each.stderr.read() == said
     assert run("consume", stream, "-e").stdout == b"one\n"
 
 
-@pytest.mark.parametrize("more", [(), ("-G", "unread")])
-def test_consume_ends_when_the_reader_of_its_output_has_gone(
-    uri: str, run: Run, stream: str, more: tuple[str, ...]
-) -> None:
+def test_consume_ends_when_the_reader_of_its_output_has_gone(uri: str, run: Run, stream: str) -> None:
     run("produce", stream, given=b"1\n2\n")
-    with process(uri, "consume", stream, *more) as consumer:
-        assert consumer.stdout is not None
-        assert consumer.stderr is not None
+    with process(uri, "consume", stream, "-G", "unread") as consumer:
         assert [consumer.stdout.readline() for _ in range(2)] == [b"1\n", b"2\n"]
         consumer.stdout.close()
         assert (consumer.wait(PATIENCE_S), consumer.stderr.read()) == (1, b"")
@@ -220,8 +210,6 @@ def test_consume_ends_when_the_reader_of_its_output_has_gone(
 
 def test_consume_ends_without_a_reader_while_it_waits_for_a_controller() -> None:
     with process("tcp://127.0.0.1:1", "consume", "a/s", "-X", "refused_timeout_ms=600000") as waiting:
-        assert waiting.stdout is not None
-        assert waiting.stderr is not None
         assert b"retrying while calls wait" in waiting.stderr.readline()
         waiting.stdout.close()
         assert (waiting.wait(PATIENCE_S), waiting.stderr.read()) == (1, b"")
@@ -243,32 +231,13 @@ def test_grpc_prints_nothing_when_a_server_ends_a_connection() -> None:
                 pass
         waiting.send_signal(signal.SIGINT)
         assert waiting.wait(PATIENCE_S) == 128 + signal.SIGINT
-        assert waiting.stderr is not None
         assert b"goaway" not in waiting.stderr.read()
-
-
-def test_a_signal_ends_produce_while_it_waits_for_a_controller() -> None:
-    with process("tcp://127.0.0.1:1", "produce", "a/s", "-X", "refused_timeout_ms=600000") as waiting:
-        assert waiting.stderr is not None
-        assert b"retrying while calls wait" in waiting.stderr.readline()
-        waiting.terminate()
-        assert waiting.wait(PATIENCE_S) == 128 + signal.SIGTERM
-        assert waiting.stderr.read() == b"segstore: interrupted; events stored: 0\n"
-
-
-def test_a_closed_standard_input_is_named(uri: str, run: Run, stream: str) -> None:
-    command = ["sh", "-c", 'exec "$@" <&-', "sh", *SEGSTORE, "produce", stream, "-b", uri]
-    refused = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
-    said = b"segstore: standard input is closed: there are no events to write; events stored: 0\n"
-    assert (refused.returncode, refused.stdout, refused.stderr) == (1, b"", said)
 
 
 @pytest.mark.parametrize(
     ("arguments", "redirection", "status", "says"),
     [
         (("consume", "-e"), ">/dev/full", 1, "segstore: standard output: No space left on device\n"),
-        (("admin", "streams", "show"), ">/dev/full", 1, "segstore: standard output: No space left on device\n"),
-        (("consume", "-e"), ">&-", 1, "segstore: standard output: Bad file descriptor\n"),
         (("consume", "-e"), "<&- 2>&-", 0, ""),
     ],
 )

@@ -1,7 +1,5 @@
 """The pages about the pytest plugin: their code runs, and they name all fixtures, settings and options."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,23 +1,15 @@
 """The pytest plugin in test suites of its own: synchronous, with pytest-asyncio, under xdist, recording."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from segstore.traces import TraceFile
-from segstore.wire import decode
-from segstore.wire.trace import RecordKind, unpack_data
 from tests.pytest_suites import SLOW_S, STRICT, WRITES, passed, recorded, slow
 
 pytest_plugins = ["pytester", "tests.pytest_suites"]
 pytestmark = pytest.mark.usefixtures("grpc_runs")
-
-
-# --- servers --------------------------------------------------------------------------------------------------------
 
 
 def test_a_synchronous_test_has_a_store_and_each_has_a_fresh_one(suite: pytest.Pytester) -> None:
@@ -44,8 +36,7 @@ def test_a_synchronous_test_has_a_store_and_each_has_a_fresh_one(suite: pytest.P
     passed(suite.runpytest_inprocess(*STRICT), 2)
 
 
-@pytest.mark.parametrize("mode", ["auto", "strict"])
-def test_a_coroutine_talks_to_the_store_and_waits_by_await(suite: pytest.Pytester, mode: str) -> None:
+def test_a_coroutine_talks_to_the_store_and_waits_by_await(suite: pytest.Pytester) -> None:
     suite.makepyfile("""
         import pytest
         from segstore.testing.servers import WouldBlock
@@ -63,7 +54,7 @@ def test_a_coroutine_talks_to_the_store_and_waits_by_await(suite: pytest.Pyteste
             segstore_faults.release("ack")
             assert (await talking)[-1] == "DATA_APPENDED"
     """)
-    passed(suite.runpytest_inprocess(*STRICT, "-o", f"asyncio_mode={mode}", "-o", "asyncio_debug=true"), 1)
+    passed(suite.runpytest_inprocess(*STRICT, "-o", "asyncio_mode=strict", "-o", "asyncio_debug=true"), 1)
 
 
 def test_the_marker_gives_settings_and_the_nearest_holds(suite: pytest.Pytester) -> None:
@@ -89,10 +80,8 @@ def test_the_marker_gives_settings_and_the_nearest_holds(suite: pytest.Pytester)
     passed(suite.runpytest_inprocess(*STRICT), 3)
 
 
-@pytest.mark.parametrize("process", ["yes", "no"])
-def test_servers_have_a_process_of_their_own_if_so_set(suite: pytest.Pytester, process: str) -> None:
-    suite.makepyfile(
-        """
+def test_servers_have_a_process_of_their_own_if_so_set(suite: pytest.Pytester) -> None:
+    suite.makepyfile("""
         import os, pytest
         from talk import *
 
@@ -102,12 +91,9 @@ def test_servers_have_a_process_of_their_own_if_so_set(suite: pytest.Pytester, p
             return os.getpid()
 
         def test_as_set(segstore_server, segstore_cluster, segstore_trace):
-            if {process!r} == "yes":
-                from segstore.testing import InAnotherProcess
-                with pytest.raises(InAnotherProcess):
-                    segstore_server.call(lambda cluster: os.getpid())
-            else:
-                assert segstore_server.call(lambda cluster: os.getpid()) == PARENT
+            from segstore.testing import InAnotherProcess
+            with pytest.raises(InAnotherProcess):
+                segstore_server.call(lambda cluster: os.getpid())
             assert talk(segstore_server, *BEGIN, append(1, b"a"))[-1] == "DATA_APPENDED"
             assert segstore_server.events(SEGMENT) == [b"a"]
             assert segstore_cluster(process=False).call(pid) == PARENT
@@ -116,9 +102,8 @@ def test_servers_have_a_process_of_their_own_if_so_set(suite: pytest.Pytester, p
         @pytest.mark.segstore(process=True, long_poll_s=0.05)
         def test_as_marked(segstore_server):
             assert segstore_server.call(pid) != PARENT
-    """.replace("{process!r}", repr(process))
-    )
-    result = suite.runpytest_inprocess(*STRICT, "-o", f"segstore_process={process}", "--segstore-record=kept")
+    """)
+    result = suite.runpytest_inprocess(*STRICT, "-o", "segstore_process=yes", "--segstore-record=kept")
     passed(result, 2)
     assert recorded(suite.path / "kept") == ["test_as_set.jsonl"]
 
@@ -173,10 +158,7 @@ def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pyte
     assert "pydantic" not in result.stdout.str()
 
 
-@pytest.mark.parametrize("process", ["yes", "no"])
-def test_an_error_stands_at_the_line_of_the_test_and_not_below_frames_of_the_plugin(
-    suite: pytest.Pytester, process: str
-) -> None:
+def test_an_error_stands_at_the_line_of_the_test_and_not_below_frames_of_the_plugin(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
         def test_release(segstore_faults):
@@ -192,7 +174,7 @@ def test_an_error_stands_at_the_line_of_the_test_and_not_below_frames_of_the_plu
             segstore_trace(__file__)
         """
     )
-    result = suite.runpytest_inprocess("-q", "--tb=short", "-o", f"segstore_process={process}")
+    result = suite.runpytest_inprocess("-q", "--tb=short", "-o", "segstore_process=no")
     result.assert_outcomes(failed=4)
     result.stdout.fnmatch_lines(['    segstore_faults.release("typo")', "E * no rule has the name 'typo'; *"])
     for file in ("hosting.py", "testing.py", "served.py", "pytest_plugin.py", "concurrent/futures"):
@@ -244,40 +226,6 @@ def test_a_tap_stands_before_the_store_or_before_another(suite: pytest.Pytester)
     result.stdout.fnmatch_lines(["*fault 'rule 1' has matched nothing: match 'type = SEAL_SEGMENT'*"])
 
 
-def test_a_recording_holds_what_the_controller_asked_and_answers_clients_without_it(suite: pytest.Pytester) -> None:
-    suite.makepyfile("""
-        from talk import *
-        SET_UP = Hello(17, 5), SetupAppend(2, WRITER, SEGMENT, ""), append(1, b"a")
-
-        def test_made(segstore_server):
-            segstore_server.create_stream("scope", "stream")
-            assert talk(segstore_server, *SET_UP)[-1] == "DATA_APPENDED"
-    """)
-    passed(suite.runpytest_inprocess(*STRICT, "--segstore-record=traces"), 1)
-    with TraceFile(suite.path / "traces" / "test_made.jsonl") as trace:
-        records = list(trace.records())
-    assert unpack_data(records[0].data or b"")["role"] == "controller"  # type: ignore[index]  # it says so
-    requests = [
-        decode(record.data).type_name for record in records if record.kind is RecordKind.FRAME and not record.direction
-    ]
-    assert requests == ["HELLO", "CREATE_SEGMENT", "HELLO", "SETUP_APPEND", "APPEND_BLOCK_END"]
-    suite.makepyfile(
-        test_again="""
-        from talk import *
-
-        def test_answered(segstore_trace):
-            trace = segstore_trace("traces/test_made", complete=True)
-            assert trace.controller_uri.startswith("127.0.0.1:")
-            commands = Hello(17, 5), SetupAppend(2, WRITER, SEGMENT, ""), append(1, b"a")
-            assert talk(trace, *commands)[-1] == "DATA_APPENDED"
-    """
-    )
-    passed(suite.runpytest_inprocess(*STRICT, "test_again.py"), 1)
-
-
-# --- faults ---------------------------------------------------------------------------------------------------------
-
-
 def test_faults_strike_and_rules_that_matched_nothing_are_warned_of(suite: pytest.Pytester) -> None:
     suite.makepyfile("""
         from talk import *
@@ -320,21 +268,6 @@ def test_a_function_of_a_rule_that_fails_is_an_error_of_its_test(suite: pytest.P
     result.stdout.fnmatch_lines(["*the function of fault 'greeted' failed at request 1, HELLO: AssertionError: *"])
 
 
-@pytest.mark.parametrize(("said", "outcomes"), [("error", {"errors": 1}), ("ignore", {})])
-def test_unmatched_rules_fail_the_test_or_are_ignored_if_so_set(
-    suite: pytest.Pytester, said: str, outcomes: dict[str, int]
-) -> None:
-    suite.makepyfile("""
-        def test_it(segstore_faults):
-            segstore_faults.add("type = MERGE_SEGMENTS", do="close")
-    """)
-    result = suite.runpytest_inprocess("-q", "-o", f"segstore_unmatched_faults={said}")
-    passed(result, 1, **outcomes)
-    assert ("has matched nothing" in result.stdout.str()) == (said == "error")
-
-
-# --- reports of failed tests ----------------------------------------------------------------------------------------
-
 FAILS = """
     import pytest
     from talk import *
@@ -373,12 +306,11 @@ FAILS = """
 """
 
 
-@pytest.mark.parametrize("process", ["yes", "no"])
-def test_a_failed_test_ends_with_what_its_servers_have_seen(suite: pytest.Pytester, process: str) -> None:
+def test_a_failed_test_ends_with_what_its_servers_have_seen(suite: pytest.Pytester) -> None:
     suite.makepyfile(test_writes=WRITES)
     suite.runpytest_inprocess("-q", "--segstore-record=.")
     suite.makepyfile(test_fails=FAILS)
-    options = "-o", "segstore_unmatched_faults=error", "-o", f"segstore_process={process}"
+    options = "-o", "segstore_unmatched_faults=error", "-o", "segstore_process=yes"
     result = suite.runpytest_inprocess("-q", "--tb=short", *options, "test_fails.py")
     result.assert_outcomes(passed=3, failed=3, errors=2)
     section = "*- segstore {} -*"
@@ -445,10 +377,7 @@ def test_an_error_of_the_client_is_shown_without_its_frames(suite: pytest.Pytest
     again.stdout.fnmatch_lines(["*client/controller/channels.py:*: NoSuchStream"])
 
 
-# --- beside others --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["-", "run.wtrace", "below/run.jsonl", "run.pcapng"])
+@pytest.mark.parametrize("name", ["-", "below/run.jsonl"])
 def test_one_file_for_all_recordings_is_a_wrong_option(suite: pytest.Pytester, name: str) -> None:
     suite.makepyfile(test_writes=WRITES)
     result = suite.runpytest_inprocess(*STRICT, f"--segstore-record={name}")

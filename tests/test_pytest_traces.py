@@ -1,7 +1,5 @@
 """The pytest plugin's recordings, traces and explorer, in test suites of their own."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 
@@ -13,9 +11,6 @@ from tests.pytest_suites import SLOW_S, STRICT, TRACES, WRITES, passed, recorded
 
 pytest_plugins = ["pytester", "tests.pytest_suites"]
 pytestmark = pytest.mark.usefixtures("grpc_runs")
-
-
-# --- recordings and traces ------------------------------------------------------------------------------------------
 
 
 def test_what_a_test_did_is_kept_as_a_fixture_that_answers_the_next(suite: pytest.Pytester) -> None:
@@ -98,8 +93,7 @@ def test_what_the_trace_does_not_answer_fails_the_test_unless_that_is_expected(s
     )
 
 
-@pytest.mark.parametrize("process", ["yes", "no"])
-def test_the_first_problem_or_the_deadline_ends_a_test_that_would_wait(suite: pytest.Pytester, process: str) -> None:
+def test_the_first_problem_or_the_deadline_ends_a_test_that_would_wait(suite: pytest.Pytester) -> None:
     suite.makepyfile(WRITES)
     suite.runpytest_inprocess("-q", "--segstore-record=.")
     suite.makepyfile(
@@ -134,7 +128,7 @@ def test_the_first_problem_or_the_deadline_ends_a_test_that_would_wait(suite: py
             assert talk(segstore_trace("test_writes", timeout_s=60), *BEGIN)[-1] == "APPEND_SETUP"
     """
     )
-    result = suite.runpytest_inprocess("-q", "--tb=short", "test_replays.py", "-o", f"segstore_process={process}")
+    result = suite.runpytest_inprocess("-q", "--tb=short", "test_replays.py", "-o", "segstore_process=yes")
     result.assert_outcomes(passed=1, failed=4)
     problem = "test_writes.jsonl: connection 1: CREATE_SEGMENT differs from the trace: segment: 'scope/other/*"
     for line in (
@@ -187,46 +181,6 @@ def test_the_official_client_gives_up_at_the_first_problem_and_at_the_deadline(s
     problem = "*write.jsonl: connection *: APPEND_BLOCK_END is not in the trace"
     too_late = "*write.jsonl: the trace was still answering clients after 1 s"
     result.stdout.fnmatch_lines_random([problem, f"*{near}", too_late, refused])  # the writer may raise in the test
-
-
-def test_calls_that_a_trace_lacks_are_forwarded_to_the_controller_of_the_mock(suite: pytest.Pytester) -> None:
-    suite.makepyfile(
-        calls="""
-        import grpc
-        from segstore.wire.controller_api import METHODS
-
-        def ask(uri, rpc, **fields):
-            method = METHODS[rpc]
-            with grpc.insecure_channel(uri) as channel:
-                call = channel.unary_unary(
-                    method.path,
-                    request_serializer=method.request.SerializeToString,
-                    response_deserializer=method.response.FromString,
-                )
-                return call(method.request(**fields), timeout=10)
-        """,
-        test_records="""
-        from calls import ask
-
-        def test_calls(segstore_server):
-            assert ask(segstore_server.controller_uri, "createScope", scope="recorded").status == 0
-        """,
-    )
-    options = "-q", "-p", "no:asyncio"
-    suite.runpytest_subprocess(*options, "--segstore-record=.", "test_records.py").assert_outcomes(passed=1)
-    suite.makepyfile(
-        test_replays="""
-        from calls import ask
-
-        def test_more(segstore_trace, segstore_server):
-            trace = segstore_trace("test_calls", mode="match", missing="pass")
-            for scope in ("recorded", "more"):
-                assert ask(trace.controller_uri, "createScope", scope=scope).status == 0
-            assert list(ask(segstore_server.controller_uri, "listScopes").scopes) == ["more"]
-            assert [each.request for each in trace.problems] == ["createScope"]
-        """
-    )
-    suite.runpytest_subprocess(*options, "test_replays.py").assert_outcomes(passed=1)
 
 
 def test_a_recording_of_the_test_itself_takes_precedence(suite: pytest.Pytester) -> None:
@@ -292,18 +246,14 @@ def test_a_test_that_failed_leaves_the_recording_of_one_that_passed(suite: pytes
     assert recorded(suite.path / "kept") == ["test_writes.jsonl"]
 
 
-@pytest.mark.parametrize("name", ["test_writes", "test_writes.jsonl"])
-def test_a_trace_of_which_only_a_failed_one_is_there_is_said_so(suite: pytest.Pytester, name: str) -> None:
+def test_a_trace_of_which_only_a_failed_one_is_there_is_said_so(suite: pytest.Pytester) -> None:
     (suite.path / "test_writes.failed.jsonl").write_text("")
-    suite.makepyfile(f"def test_replays(segstore_trace):\n    segstore_trace({name!r})\n")
+    suite.makepyfile("def test_replays(segstore_trace):\n    segstore_trace('test_writes')\n")
     result = suite.runpytest_inprocess("-q")
     result.assert_outcomes(failed=1)
     failed = "test_writes.failed.jsonl"
     there = f"{failed} is there, the recording of a test that failed"
-    result.stdout.fnmatch_lines([f"there is no trace '{name}' in {suite.path}; {there}: *, or ask for '{failed}'"])
-
-
-# --- the explorer ----------------------------------------------------------------------------------------------------
+    result.stdout.fnmatch_lines([f"there is no trace 'test_writes' in {suite.path}; {there}: *, or ask for '{failed}'"])
 
 
 def test_a_client_is_cut_at_every_point_and_what_it_loses_is_found(suite: pytest.Pytester) -> None:

@@ -1,7 +1,5 @@
 """The page about the codec prints what it says, and its code runs; the targets that the README names exist."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

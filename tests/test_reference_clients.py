@@ -7,8 +7,6 @@ Not covered, because no recording has it: reading a stream to the end that it ha
 checkpoints, batch reads, large events (the writer's random id is the name of an attribute in the merge), TLS.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -110,7 +108,6 @@ async def test_a_revisioned_stream_is_written_with_and_without_conditions_as_rec
         async with pravega.revisioned_stream("scope", "log") as log:
             start = await log.latest()
             first = await log.write_conditionally(start, b"one")
-            assert first is not None
             assert await log.write_conditionally(start, b"two") is None
             assert await log.mark() is None
             assert await log.compare_and_set_mark(None, first)
@@ -151,9 +148,6 @@ async def test_a_group_of_two_readers_shares_a_stream_as_recorded() -> None:
                 async with group.reader(name) as reader:
                     assert [event.data async for event in _first(reader, 3)] == events
             await group.delete()
-
-
-# --- commands ---------------------------------------------------------------------------------------------------------
 
 
 @contextmanager

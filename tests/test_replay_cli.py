@@ -1,7 +1,5 @@
 """`segstore replay` on the command line, and what `send` and `explore` share with it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket
@@ -109,7 +107,6 @@ def test_a_trace_without_hello_sends_one_and_a_problem_is_printed_while_it_answe
     lines = [line for line in trace.read_text().splitlines(keepends=True) if "HELLO" not in line]
     trace.write_text("".join(lines))
     with replaying(trace) as (process, line):
-        assert process.stdout is not None
         port = line.rpartition(":")[2]
         with socket.create_connection(("127.0.0.1", int(port)), 20) as client, client.makefile("rb") as heard:
             client.sendall(encode(HELLO))
@@ -156,7 +153,6 @@ def test_problems_of_a_replay_are_listed_by_its_http_port(trace: Path) -> None:
 
 def test_a_replay_whose_output_is_closed_ends_and_cuts_no_client_before(trace: Path) -> None:
     with replaying(trace) as (process, line):
-        assert process.stdout is not None
         port = line.rpartition(":")[2]
         process.stdout.close()
         with socket.create_connection(("127.0.0.1", int(port)), 20) as client, client.makefile("rb") as heard:
@@ -164,7 +160,6 @@ def test_a_replay_whose_output_is_closed_ends_and_cuts_no_client_before(trace: P
             assert heard.read(16) == encode(HELLO)
             client.sendall(encode(set_up()))  # a problem
             assert process.wait(20) == 1
-        assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
 
 
@@ -190,7 +185,6 @@ def test_a_recording_of_serve_answers_the_client_that_made_it(tmp_path: Path) ->
     ):
         command = [sys.executable, "-m", "segstore", *arguments]
         with started(command) as (process, line):
-            assert process.stdout is not None
             where = line.rpartition("controller")[2].strip(" :\n").split(",")[0]
             subprocess.run([sys.executable, str(script), where], check=True, timeout=120)
             process.send_signal(signal.SIGTERM)

@@ -1,7 +1,5 @@
 """Controller calls of a trace that are made to another controller: order, ids, differences."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator
@@ -14,7 +12,7 @@ import pytest
 from segstore.client import Basic, ClientSettings, connect
 from segstore.server.cluster import MockCluster
 from segstore.server.controller.api import Accounts, Authority
-from segstore.server.replay import TraceServer, of_clients
+from segstore.server.replay import of_clients
 from segstore.tap import Tap
 from segstore.testing import ServerThread
 from segstore.traces import Access, Drive, drive, report
@@ -245,28 +243,3 @@ async def test_calls_that_were_in_flight_together_are_so_again() -> None:
             await cluster.faults.wait_held("held", 3)
             cluster.faults.release("held")
         assert replaying.result().differences == []
-
-
-async def test_a_client_that_does_more_than_the_trace_has_reaches_the_cluster_behind_it(tmp_path: Path) -> None:
-    async with fresh() as cluster, before(cluster, record=tmp_path / "run.wtrace") as tap:
-        await program(tap.controller_uri)
-    async with fresh() as cluster:
-        (store,), controller = cluster.stores, Endpoint.parse(cluster.controller_uri)
-        records = read_all(tmp_path / "run.wtrace")
-        async with TraceServer(
-            records, mode="match", missing="pass", upstream=store.address, upstream_controller=controller
-        ) as server:
-            uri = str(await server.start_controller(records))
-            await program(uri)
-            assert server.problems == []
-            async with connect(uri) as pravega:
-                await pravega.controller.create_scope("more")
-                await pravega.controller.create_stream("more", "orders", segments=1)
-                async with pravega.transaction_writer("more", "orders") as writer, writer.begin() as transaction:
-                    await transaction.write(b"milk", routing_key="table 1")
-            assert [problem for problem in server.problems if problem.refusal] == []
-        async with (
-            connect(cluster.controller_uri) as pravega,
-            pravega.event_reader("more", "orders", from_="head") as events,
-        ):
-            assert (await anext(events)).data == b"milk"

@@ -1,7 +1,5 @@
 """`segstore trace report` on the command line, as far as it goes without Spark."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys

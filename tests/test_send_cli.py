@@ -1,10 +1,5 @@
 """`segstore send` on the command line, as far as it goes without Spark."""
 
-from __future__ import annotations
-
-import json
-import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +14,6 @@ from segstore.testing import ServerThread
 from segstore.traces import TraceFile, write_trace
 from segstore.wire import SegmentCreated, encode
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind
-from tests.processes import started
 from tests.server.support import HELLO, SEGMENT, create
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
@@ -46,13 +40,10 @@ def run(*arguments: Any) -> Result:
 
 @pytest.fixture
 def served() -> Iterator[tuple[str, str]]:
-    """A store and its controller in a process of their own: host:port of each."""
-    command = [sys.executable, "-m", "segstore", "serve", "--port", "0", "--controller-port", "0"]
-    with started([*command, "--announce", "json"]) as (process, line):
-        there = json.loads(line)
-        yield there["segment_store"], there["controller"]
-        process.send_signal(signal.SIGTERM)
-        process.wait(20)
+    """A store and its controller: host:port of each."""
+    with ServerThread() as servers:
+        server = servers.serve()
+        yield f"{server.host}:{server.port}", server.controller_uri
 
 
 @pytest.fixture

@@ -1,9 +1,6 @@
 """`segstore serve` as a process: what it announces, how it ends, what it says when it cannot begin."""
 
-from __future__ import annotations
-
 import asyncio
-import json
 import os
 import shlex
 import signal
@@ -28,24 +25,15 @@ from segstore.server.controller.api import Permission
 from segstore.wire import Command, CreateSegment, FrameDecoder, Hello, KeepAlive, WrongHost, encode
 from segstore.wire.endpoint import Endpoint
 from tests.looped import looped
-from tests.processes import PATIENCE_S, refusal, refusal_here, started
+from tests.processes import PATIENCE_S, Running, refusal, refusal_here, started
 from tests.server.certificates import write_certificate
 from tests.server.support import append, create, read, set_up
 
 SERVE = (sys.executable, "-m", "segstore", "serve", "--port", "0", "--controller-port", "0")
 
 
-class Served:
-    """A running `segstore serve` and what it announced."""
-
-    def __init__(self, process: subprocess.Popen[str], line: str) -> None:
-        self.process = process
-        self.line = line
-
-    @property
-    def announced(self) -> dict[str, str | None]:
-        made: dict[str, str | None] = json.loads(self.line)
-        return made
+class Served(Running):
+    """A running `segstore serve`."""
 
     def connect(self, part: str = "segment_store") -> socket.socket:
         host, port = str(self.announced[part]).rsplit(":", 1)
@@ -56,7 +44,6 @@ class Served:
         return self.process.wait(PATIENCE_S)
 
     def errors(self) -> str:
-        assert self.process.stderr is not None
         return self.process.stderr.read()
 
 
@@ -90,9 +77,6 @@ def test_too_few_descriptors_for_any_connection_are_one_sentence_and_status_1() 
     )
 
 
-# --- the announcement -------------------------------------------------------------------------------------------
-
-
 def test_the_announcement_as_text_is_one_line_of_what_listens() -> None:
     addresses = {
         "segment_store": Endpoint("127.0.0.1", 5),
@@ -112,9 +96,6 @@ def test_json_is_announced_with_exactly_the_promised_keys_once_all_listen() -> N
             store.connect(part).close()
         assert store.end() == 0
         assert store.errors() == ""
-
-
-# --- serving and ending -----------------------------------------------------------------------------------------
 
 
 @looped("number", [signal.SIGTERM, signal.SIGHUP])
@@ -153,27 +134,12 @@ def test_a_signal_ends_a_start_that_waits_for_others() -> None:
     process = subprocess.Popen([sys.executable, "-c", NEVER_STARTED], stdout=subprocess.PIPE, text=True)
     with process:
         try:
-            assert process.stdout is not None
             assert process.stdout.readline() == "starting\n"
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE_S) == 0
             assert process.stdout.read() == "ended\n"
         finally:
             process.kill()
-
-
-def test_replies_in_flight_arrive_although_the_store_is_stopped() -> None:
-    size = 2 * 1024 * 1024
-    with served("--announce", "json") as store, store.connect() as connection:
-        ask(connection, Hello(17, 5), create(), set_up(), append(0, bytes(size)), count=4)
-        connection.sendall(b"".join(encode(read(0, size, each)) for each in range(3)) + encode(KeepAlive()))
-        got = len(connection.recv(1))
-        store.process.send_signal(signal.SIGTERM)
-        with suppress(ConnectionResetError):
-            while data := connection.recv(1 << 20):
-                got += len(data)
-        assert got > 3 * size
-        assert store.process.wait(PATIENCE_S) == 0
 
 
 def test_a_second_signal_ends_it_at_once() -> None:
@@ -228,7 +194,6 @@ def test_what_nobody_reads_is_dropped_and_its_lines_are_counted() -> None:
     )
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "written\n"
         lines = process.communicate(timeout=PATIENCE_S)[1].splitlines()
     dropped = [int(line.split()[0]) for line in lines if line != "x" * 99]
@@ -241,26 +206,7 @@ def test_without_standard_error_it_serves_and_the_announced_text_is_one_line() -
     with served(command=("sh", "-c", f"exec {shlex.join(SERVE)} 2>&-")) as store:
         assert store.line.startswith("segstore listens: segment store 127.0.0.1:")
         assert store.end() == 0
-        assert store.process.stdout is not None
         assert store.process.stdout.read() == ""
-
-
-def test_a_peer_that_broke_the_protocol_or_mistook_the_port_is_on_standard_error() -> None:
-    with served("--announce", "json") as store:
-        for first in (bytes(8), b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"GET / HTTP/1.1\r\n\r\n"):
-            with store.connect() as connection:
-                host, port = connection.getsockname()
-                connection.sendall(first)
-                with suppress(ConnectionResetError):
-                    assert connection.recv(1) == b""
-        assert store.end() == 0
-        errors = store.errors()
-    assert f"{host}:{port}" in errors
-    for said in ("at byte 0", "it seems to speak HTTP/2, as to a controller", "it seems to speak HTTP\n"):
-        assert said in errors
-
-
-# --- what cannot be ---------------------------------------------------------------------------------------------
 
 
 def test_a_taken_port_is_one_sentence_and_status_1_and_leaves_no_recording(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """`segstore serve --zookeeper`: processes are one cluster, whoever of them is killed, frozen or started again."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys
@@ -83,9 +81,6 @@ def refused(folder: Path, zookeeper: str, *options: str) -> str:
     assert len(said) == 1, ended.stderr
     assert "Traceback" not in ended.stderr
     return said[0]
-
-
-# --- writing and reading through it all ---------------------------------------------------------------------------
 
 
 @pytest.mark.seed("57.7")
@@ -298,16 +293,10 @@ async def test_a_tree_that_anyone_can_change_is_refused_with_credentials(place: 
         await session.aclose()
 
 
-# --- what is refused ----------------------------------------------------------------------------------------------
-
-
 def test_a_zookeeper_that_does_not_answer_is_named_and_nothing_is_made(tmp_path: Path) -> None:
     said = refused(tmp_path / "data", "127.0.0.1:1")
     assert said.startswith("segstore: ZooKeeper at 127.0.0.1:1 does not answer: ")
     assert not (tmp_path / "data").exists()
-
-
-# --- a ZooKeeper that is lost -------------------------------------------------------------------------------------
 
 
 async def test_a_process_ends_when_zookeeper_has_been_silent_for_too_long(tmp_path: Path, zookeeper: str) -> None:
@@ -400,7 +389,6 @@ async def test_the_configuration_is_with_another_zookeeper_whose_loss_ends_no_pr
                 await Workload(processes.uri, 0).make(3)
                 await streams_are(watched, ["s"])
                 found = await watched.stream("a", "s")
-                assert found is not None
                 assert found.scaling.min_segments == 3
                 line.cut()
                 async with connect(processes.uri, IMPATIENT) as client, client.event_writer("a", "s") as writer:

@@ -1,7 +1,5 @@
 """The settings of `segstore serve`: one table, and three places in which users give them."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path
@@ -36,9 +34,6 @@ def read(file: Path | None = None, text: str = "", environment: dict[str, str] |
 
 def run(*options: str, environment: dict[str, str] | None = None) -> Result:
     return CliRunner().invoke(main, ["serve", *options], env=environment)
-
-
-# --- the table --------------------------------------------------------------------------------------------------
 
 
 def test_a_setting_is_in_one_group_and_leads_to_one_field() -> None:
@@ -81,9 +76,6 @@ def test_help_lists_every_setting_in_its_group() -> None:
 def test_the_command_has_an_option_for_each_setting() -> None:
     names = {name for param in serve.get_params(click.Context(serve)) for name in param.opts}
     assert names - {"-h"} == {each.option for each in ALL.values()} | {"--config", "--help", "--help-all"}
-
-
-# --- where they come from ---------------------------------------------------------------------------------------
 
 
 def test_an_option_precedes_a_variable_and_that_the_file_and_that_the_default(file: Path) -> None:

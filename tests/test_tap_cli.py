@@ -1,13 +1,9 @@
 """`segstore tap` as a process: what it announces, what it records and spoils, how it ends and why it does not begin."""
 
-from __future__ import annotations
-
 import asyncio
-import json
 import re
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -26,24 +22,15 @@ from segstore.server.controller import Accounts, Authority
 from segstore.traces import TraceFile
 from segstore.wire.trace import RecordKind
 from tests.looped import looped
-from tests.processes import PATIENCE_S, refusal, refusal_here, started
+from tests.processes import PATIENCE_S, Running, refusal, refusal_here, started
 from tests.server.support import HELLO, Peer, append, create, set_up
 from tests.server.traffic import Port, read_all
 
 TAP = (sys.executable, "-m", "segstore", "tap")
 
 
-class Tapping:
-    """A running `segstore tap` and what it announced."""
-
-    def __init__(self, process: subprocess.Popen[str], line: str) -> None:
-        self.process = process
-        self.line = line
-
-    @property
-    def announced(self) -> dict[str, str | None]:
-        made: dict[str, str | None] = json.loads(self.line)
-        return made
+class Tapping(Running):
+    """A running `segstore tap`."""
 
     @property
     def store(self) -> Port:
@@ -67,12 +54,8 @@ def refused(*options: str) -> tuple[int, str]:
     return refusal([*TAP, *options])
 
 
-# --- the announcement -------------------------------------------------------------------------------------------
-
-
 def said_by(tap: Tapping, lines: int) -> list[str]:
     """The first lines on standard error that are no log lines."""
-    assert tap.process.stderr is not None
     found = (line.rstrip("\n") for line in iter(tap.process.stderr.readline, "") if " INFO " not in line)
     return list(islice(found, lines))
 
@@ -129,9 +112,6 @@ async def test_its_http_port_is_announced_and_ctl_steers_it(tmp_path: Path) -> N
     assert (kinds[0], kinds[-1], kinds.count(RecordKind.FRAME)) == (RecordKind.OPEN, RecordKind.CLOSE, 8)
 
 
-# --- passing on, recording, spoiling ----------------------------------------------------------------------------
-
-
 async def test_a_client_works_through_it_and_a_signal_while_it_is_busy_leaves_a_whole_recording(
     tmp_path: Path, grpc_runs: None
 ) -> None:
@@ -175,9 +155,6 @@ async def test_an_upstream_that_does_not_answer_is_reported_and_clients_are_told
         status, errors = await asyncio.to_thread(tap.end)
     assert status == 0
     assert f"the store at 127.0.0.1:{port} cannot be reached: " in errors
-
-
-# --- what it refuses --------------------------------------------------------------------------------------------
 
 
 @looped(

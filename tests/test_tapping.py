@@ -61,9 +61,6 @@ async def read_events(pravega: Client, count: int) -> list[bytes]:
     return found
 
 
-# --- clients ----------------------------------------------------------------------------------------------------
-
-
 @looped("watched", [True, False])
 async def test_a_client_that_is_pointed_at_a_tap_reaches_all_stores_through_it(watched: bool) -> None:
     events = [b"order %d" % number for number in range(60)]
@@ -131,9 +128,6 @@ async def test_tls_passwords_and_tokens_pass_and_the_recording_holds_none_of_the
     tokens = [each.data.split(b"shop/orders/")[1][14:] for each in read_all(path) if each.data[:4] == b"\0\0\0\1"]
     assert tokens
     assert {bytes(set(token[2:])) for token in tokens} == {b"*"}
-
-
-# --- recordings -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("watched", [True, False], ids=["watched", "plain"])
@@ -215,7 +209,6 @@ async def test_a_disk_that_takes_no_more_ends_the_recording_and_not_the_connecti
     async with MockSegmentStore(long_poll_s=0.05) as mock:
         tap = store_before(mock, record=tmp_path / "run.wtrace")
         await tap.start()
-        assert tap._recording is not None
         tap._recording.recorder.failure = OSError(28, "No space left on device", "run.wtrace")
         assert len(await writes(tap.host, tap.port)) > 5
         with pytest.raises(OSError, match="No space left"):
@@ -223,16 +216,10 @@ async def test_a_disk_that_takes_no_more_ends_the_recording_and_not_the_connecti
         await tap.stop()
 
 
-# --- the page ---------------------------------------------------------------------------------------------------
-
-
 def test_the_program_of_the_page_runs() -> None:
     page = (Path(__file__).parent.parent / "docs" / "how-to" / "use-the-tap.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
-
-
-# --- addresses --------------------------------------------------------------------------------------------------
 
 
 @looped(

@@ -1,7 +1,5 @@
 """Text from files and peers reaches the terminal on one line, without control characters."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging
@@ -197,9 +195,6 @@ def test_the_log_of_a_server_is_clean_and_short_whatever_peers_send() -> None:
     clean(log)
     assert log.count("do not go backwards: 3 after 5") == 3
     assert max(map(len, log.splitlines())) < 1300
-
-
-# --- colours, progress and log level ----------------------------------------------------------------------------
 
 
 def test_colours_are_for_terminals_that_want_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -275,8 +275,8 @@ def test_a_controller_is_started_when_its_address_is_asked_for(thread: ServerThr
 
 
 @pytest.mark.parametrize("first", ["host", "admin_port", "controller_uri", "rest_url", "http_url"])
-def test_every_address_works_whichever_is_asked_for_first(servers: Servers, first: str) -> None:
-    server = servers.serve(admin_port=0, rest_port=0, http_port=0)
+def test_every_address_works_whichever_is_asked_for_first(thread: ServerThread, first: str) -> None:
+    server = thread.serve(admin_port=0, rest_port=0, http_port=0)
     address = getattr(server, first)
     if first == "rest_url":
         assert httpx.post(f"{address}/v1/scopes", json={"scopeName": "a"}, trust_env=False, timeout=60).is_success
@@ -286,7 +286,7 @@ def test_every_address_works_whichever_is_asked_for_first(servers: Servers, firs
         ports = {"host": server.port, "admin_port": address, "controller_uri": str(address).rpartition(":")[2]}
         socket.create_connection((server.host, int(ports[first])), PATIENCE_S).close()
     with pytest.raises(RuntimeError, match="admin_port=0"):
-        _ = servers.serve().admin_port
+        _ = thread.serve().admin_port
 
 
 def test_the_host_to_listen_on_can_be_chosen(servers: Servers) -> None:
@@ -319,7 +319,7 @@ def test_a_server_that_is_stopped_is_gone_but_can_be_looked_at(servers: Servers)
     assert server.events(SEGMENT) == [b"a"]
 
 
-@pytest.mark.parametrize(
+@looped(
     "call",
     [
         lambda server: server.create_stream("a", "b"),
@@ -434,9 +434,6 @@ def test_a_function_of_a_rule_runs_on_the_servers_thread_and_its_error_is_raised
         assert server.faults.rules == ["refused", "broken"], "it can still be looked at"
 
 
-# --- a process ------------------------------------------------------------------------------------------------------
-
-
 def test_what_cannot_be_sent_to_another_process_is_refused_with_what_to_do(process: ServerProcess) -> None:
     server = process.serve()
     with pytest.raises(InAnotherProcess, match="process=False"):
@@ -494,15 +491,11 @@ def test_a_process_is_gone_when_it_is_stopped_and_says_so_if_it_went_before(is_w
     with ServerProcess() as servers:
         server = servers.serve()
         server.faults.add("type = HELLO", do="drop")
-        assert servers._process is not None
         servers._process.kill()
         if is_waited_for:  # then the request cannot even be sent
             servers._process.wait()
         with pytest.raises(RuntimeError, match="process has ended"):
             server.segments()
-
-
-# --- taps -------------------------------------------------------------------------------------------------------
 
 
 def test_a_tap_is_looked_at_and_cut_as_a_server_is(servers: Servers, tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """`segstore trace`: what is printed, what is written, what is said of bad input."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import gzip
@@ -341,7 +339,6 @@ def test_a_page_of_two_runs_shows_the_differences_that_diff_prints(tmp_path: Pat
     def fields(*options: str) -> set[str]:
         run("view", paths[0], "--against", paths[1], "-o", page, *options)
         found = re.search('id="differences">([^<]*)<', page.read_text("utf-8"))
-        assert found is not None
         differences = json.loads(zlib.decompress(base64.b64decode(found[1]), -zlib.MAX_WBITS))
         return {field["field"] for difference in differences for field in difference["fields"]}
 
@@ -435,9 +432,6 @@ def test_what_readers_of_packets_do_not_find_is_said_on_writing_and_on_reading(
     assert caplog.messages == [warning]
 
 
-# --- bad input --------------------------------------------------------------------------------------------------
-
-
 def test_a_torn_trace_is_used_and_reported(trace: Path, tmp_path: Path) -> None:
     data = trace.read_bytes()
     trace.write_bytes(data[:-10])
@@ -466,11 +460,10 @@ def test_a_torn_trace_is_used_and_reported(trace: Path, tmp_path: Path) -> None:
         (b"", "the file is empty\n"),
     ],
 )
-@pytest.mark.parametrize("command", ["show", "stats"])
-def test_what_is_no_trace_is_named(tmp_path: Path, command: str, data: bytes, said: str) -> None:
+def test_what_is_no_trace_is_named(tmp_path: Path, data: bytes, said: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(data)
-    assert f"{path}: {said}" in run(command, path, status=1).stderr
+    assert f"{path}: {said}" in run("show", path, status=1).stderr
 
 
 def test_view_writes_a_page_and_reports_damage(trace: Path, tmp_path: Path) -> None:
@@ -503,9 +496,6 @@ def test_a_name_without_a_form_is_a_wrong_option(trace: Path, tmp_path: Path) ->
     assert "ends in .wtrace" in run("convert", trace, tmp_path / "b.bin", status=2).stderr
 
 
-# --- following --------------------------------------------------------------------------------------------------------
-
-
 def test_show_follows_a_capture_until_it_is_interrupted(trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
@@ -519,8 +509,6 @@ def test_show_follows_a_capture_until_it_is_interrupted(trace: Path, monkeypatch
 def test_following_ends_when_the_reader_of_the_output_has_gone(trace: Path) -> None:
     command = (sys.executable, "-m", "segstore", "trace", "show", "--follow", str(trace))
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
-        assert following.stdout is not None
-        assert following.stderr is not None
         for _ in run("show", trace).stdout.splitlines():
             assert following.stdout.readline()
         following.stdout.close()

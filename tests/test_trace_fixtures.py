@@ -3,8 +3,6 @@
 Those of `reference` are what a real Pravega answered: segstore's own store answers them alike.
 """
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Traces as packets: the same records again, for Wireshark as well, with the addresses that the trace names."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

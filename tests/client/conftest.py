@@ -1,7 +1,5 @@
 """Mocks and what is connected to them; the tests of sockets run on both loops, because users run either."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What tests of segment writers and readers share: a segment, how it is made, what it holds."""
 
-from __future__ import annotations
-
 from segstore.client.retry import Backoff
 from segstore.server import MockSegmentStore
 from segstore.wire import AppendBlockEnd, AppendSetup, Command, DataAppended, SegmentCreated, SetupAppend

@@ -1,7 +1,5 @@
 """What the client's tests share: a store that does what a test says, handlers that remember, a clock set by hand."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
@@ -112,7 +110,6 @@ class Listener(ABC):
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
         await stop_accepting(self._server)
         for task in tuple(self._tasks):
             task.cancel()
@@ -178,6 +175,19 @@ class AddedUp:
 
     def compact(self, state: bytes) -> bytes:
         return state
+
+
+class Sum:
+    """Rules of a state that is a number, to which updates are added."""
+
+    def create(self, initial: bytes) -> int:
+        return int(initial)
+
+    def apply(self, state: int, update: bytes) -> int:
+        return state + int(update)
+
+    def compact(self, state: int) -> bytes:
+        return b"%d" % state
 
 
 def create(segment: str, request_id: int = 1) -> CreateSegment:

@@ -1,7 +1,5 @@
 """How long things are tried: calls end soon where nobody listens, writers outlive a restart, errors say how it went."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterator
@@ -150,9 +148,6 @@ async def test_progress_resets_all_bounds() -> None:
         clock.now += 100
         attempts.progress()
     assert attempts.failures == 0
-
-
-# --- what has them ----------------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,7 +1,5 @@
 """anyio's cancel scopes, which cancel every wait of a block again and again until it ends, leave the client usable."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import anyio

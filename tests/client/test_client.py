@@ -1,9 +1,6 @@
 """Streams end to end, against stores and a controller in this process: order, scaling, sealing, tails, tokens."""
 
-from __future__ import annotations
-
 import asyncio
-import time
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -18,15 +15,11 @@ from segstore.client.errors import (
     NoNodeAvailable,
     NoSuchStream,
     ProtocolViolation,
-    RetriesExhausted,
     SegmentMissing,
     StreamSealed,
-    TokenExpired,
 )
-from segstore.client.retry import Backoff
 from segstore.client.routing import SegmentRange
 from segstore.server.cluster import MockCluster
-from segstore.server.controller.api import Authority
 from segstore.wire.hashing import position_of
 from tests.client.support import settings, until
 from tests.looped import looped
@@ -49,7 +42,6 @@ async def take(events: Any, count: int) -> list[bytes]:
     async with asyncio.timeout(60):
         while len(got) < count:
             event = await events.read()
-            assert event is not None
             got.append(event.data)
     return got
 
@@ -289,7 +281,6 @@ async def test_a_cancelled_read_loses_no_event(pravega: Client) -> None:
                 reading.cancel()
             (event,) = await asyncio.gather(reading, return_exceptions=True)
             if not isinstance(event, BaseException):
-                assert event is not None
                 got.append(event.data)
             await ack
         got += await take(events, 30 - len(got))
@@ -316,25 +307,6 @@ def test_what_names_no_controller_is_refused(uri: str) -> None:
 
 
 KEY = "k" * 64
-
-
-async def test_delegation_tokens_come_from_the_controller_and_are_asked_for_again_when_they_expire() -> None:
-    now_s = [1_000.0]
-    authority = Authority(key=KEY, now_s=lambda: now_s[0])
-    retry = Backoff(initial_ms=1, max_ms=2, jitter=0, max_attempts=4)
-    async with (
-        MockCluster(watched=False, auth_key=KEY, authority=authority) as mock,
-        client(mock, retry=retry) as pravega,
-    ):
-        await stream(pravega)
-        with pytest.raises(RetriesExhausted) as caught:
-            async with pravega.event_writer("a", "s") as writer:
-                await writer.write(b"with a token of long ago")
-        assert isinstance(caught.value.__cause__, TokenExpired)
-        now_s[0] = time.time()
-        async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
-            await writer.write(b"with a fresh one")
-            assert await take(events, 1) == [b"with a fresh one"]
 
 
 async def test_a_client_speaks_tls_with_an_authority_of_its_own_and_refuses_others(tmp_path: Path) -> None:

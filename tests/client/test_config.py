@@ -1,7 +1,5 @@
 """Settings come from arguments and from the environment, are checked, and do not show passwords."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -91,8 +89,6 @@ def test_credentials_come_from_the_environment_and_exclude_each_other() -> None:
     bearer = {"SEGSTORE_CLIENT_BEARER_TOKEN": "token"}
     password = ClientSettings.from_environment(pair).password
     token = ClientSettings.from_environment(bearer).bearer_token
-    assert password is not None
-    assert token is not None
     assert (password.get_secret_value(), token.get_secret_value()) == ("secret", "token")
     with pytest.raises(ValidationError, match="bearer"):
         ClientSettings.from_environment(pair | bearer)

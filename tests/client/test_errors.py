@@ -1,7 +1,5 @@
 """Each failure reply becomes the error that says what the caller can do, with its facts as attributes."""
 
-from __future__ import annotations
-
 import traceback
 from uuid import UUID
 

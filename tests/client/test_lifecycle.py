@@ -1,7 +1,5 @@
 """Blocks begin and end as their classes say, and a deadline that is over names what did not happen."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The numbers of a client for prometheus-client: all of them, from any thread; without the library a sentence."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Peers that answer but make no progress: the number of requests is bounded, and they end with an error."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -135,8 +133,6 @@ def got(store: ScriptedStore, kind: type[Command]) -> int:
     return sum(isinstance(each, kind) for peer in store.peers for each in peer.got)
 
 
-# --- successors -----------------------------------------------------------------------------------------------------
-
 User = Callable[[ConnectionPool, Controller, FixedStore], Awaitable[None]]
 
 
@@ -246,9 +242,6 @@ async def test_only_unused_segments_that_end_at_once_count_against_the_deadline(
     assert len(successors._chains) <= 1
 
 
-# --- reads that bring nothing ---------------------------------------------------------------------------------------
-
-
 def empty(*, at_tail: bool, length: int = 0, sealed: bool = False) -> Callable[[ScriptedPeer, Command], None]:
     """A store that answers reads at once, without data."""
 
@@ -340,9 +333,6 @@ async def test_a_segment_that_starts_later_with_each_read_is_no_progress() -> No
         assert got(peer, ReadSegment) == ATTEMPTS
 
 
-# --- pages ----------------------------------------------------------------------------------------------------------
-
-
 def circle(before: int, length: int) -> Iterator[str]:
     """Tokens that repeat after a number of distinct ones."""
     yield from (f"before {number}" for number in range(before))
@@ -405,9 +395,6 @@ async def test_a_table_whose_log_goes_on_from_where_it_was_is_an_error(goes: str
             await table.fetch()
         await table.aclose()
         assert got(peer, ReadTableEntriesDelta) <= 4
-
-
-# --- writers that have nothing to write -----------------------------------------------------------------------------
 
 
 async def test_an_idle_writer_whose_set_ups_are_always_revoked_gives_up() -> None:

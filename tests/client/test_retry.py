@@ -1,7 +1,5 @@
 """Delays grow, are bounded whatever the jitter, and end when the attempts do."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """Routing keys find their segments as Pravega's clients find them, and scaling moves only what it must."""
 
-from __future__ import annotations
-
 from random import Random
 
 import pytest

@@ -1,7 +1,5 @@
 """What a caller does wrong is said at once, by name, and harms nobody else."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import AsyncIterator
@@ -134,7 +132,6 @@ async def test_a_controller_that_is_not_trusted_or_has_no_tls_is_said_to_be_so(t
 
         async def says(mock: MockCluster, scheme: str) -> str:
             where = mock.controller_address
-            assert where is not None
             async with connect(f"{scheme}://127.0.0.1:{where[1]}", settings(refused_timeout_ms=1)) as client:
                 with pytest.raises(NoNodeAvailable) as caught:
                     await client.controller.create_scope("a")

@@ -1,7 +1,5 @@
 """`python -m tests.conformance [DIR …]`: runs recorded files and prints every disagreement."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -1,7 +1,5 @@
 """Append block vectors: appends encoded as a client sends them, commands decoded as a server reads them."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Iterator

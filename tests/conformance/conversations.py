@@ -4,8 +4,6 @@ Dialogues with segments of their own run concurrently, because most of a dialogu
 accumulates data run one after another, in file order.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager

@@ -3,8 +3,6 @@
 A difference is excused only if a rule below names it.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from segstore.wire import HEADER_BYTES

@@ -5,8 +5,6 @@ Padding(-1)`), or by the error, which contains the length of an overlong string.
 rather than being skipped.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final

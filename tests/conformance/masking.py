@@ -8,8 +8,6 @@ Invariant: a frame whose type has none of these, or that does not decode and enc
 Names of transient segments end in random digits: `TransientNames` replaces recorded names by the server's.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from functools import partial

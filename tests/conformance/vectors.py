@@ -4,8 +4,6 @@ Each function takes one line's object and yields disagreements. Both codecs, gen
 bytes and with a memoryview.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -42,9 +40,6 @@ def check(line: Line) -> Verdict:
         if excuse is not None:
             return Verdict(line.name, deviations=(excuse,))
     return Verdict(line.name, differences)
-
-
-# --- commands and frames ------------------------------------------------------------------------------------------
 
 
 def _command(what: dict[str, Any]) -> Found:
@@ -164,9 +159,6 @@ def _writes(frame: bytes, ops: list[list[Any]]) -> Found:
             yield f"ops: {span.field} begins at byte {span.offset}, where the reference begins no write"
 
 
-# --- the schema ---------------------------------------------------------------------------------------------------
-
-
 _JAVA: Final = {"b": "byte", "i": "int", "q": "long", "?": "boolean", "16s": "UUID"}
 
 
@@ -216,9 +208,6 @@ def _java_types(node: low.SchemaNode) -> Iterator[tuple[str, str]]:
                 yield name, f"List<{element}>"
         case low.TailNode():
             yield from _java_types(node.inner)
-
-
-# --- strings, streams, names --------------------------------------------------------------------------------------
 
 
 _CREATED: Final = command_named("SEGMENT_CREATED")

@@ -8,8 +8,6 @@ new and kept there. An input that breaks a promise is written beside the corpora
 output, and the exit code is 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -103,8 +103,6 @@ def load_built(library: Path) -> None:
     import segstore
 
     spec = importlib.util.spec_from_file_location("segstore._speed", library)
-    assert spec is not None
-    assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
     sys.modules["segstore._speed"] = made

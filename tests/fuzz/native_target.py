@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["run_alone", "run_input"]
 
-assert codec.SPEED is not None
 ASK = codec.SPEED._codec
 NIL_ID = uuid.UUID(int=0)
 ACKNOWLEDGE = acknowledger(17)

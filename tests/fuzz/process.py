@@ -4,8 +4,6 @@ The instrumentation of imports covers the codec's modules; generated functions a
 one by one.
 """
 
-from __future__ import annotations
-
 import shlex
 import sys
 from typing import Any

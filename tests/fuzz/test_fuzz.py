@@ -1,7 +1,5 @@
 """The corpora hold, and so do inputs of hypothesis; `make fuzz` and `make soak` run the guided search."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """The corpus of the extension holds; `make fuzz-native` and `make soak` run the guided search."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -3,8 +3,6 @@
 Invariant: when the context ends the process is gone, whatever state it was in.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os
@@ -69,7 +67,6 @@ class OfficialClient:
         self._process = await asyncio.create_subprocess_exec(
             *self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=self._environment, limit=_LINE_BYTES
         )
-        assert self._process.stderr is not None
         self._errors = asyncio.create_task(self._process.stderr.read())
         return self
 
@@ -82,8 +79,6 @@ class OfficialClient:
         """End it as SIGKILL does; nothing if it has ended."""
         if self.process.returncode is None:
             self.process.kill()
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         self.process.stdin.close()
         await self.process.stdout.read()
         if self._errors is not None:
@@ -92,7 +87,6 @@ class OfficialClient:
 
     def go_on(self) -> None:
         """Let the scenario that waits go on."""
-        assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
 
     async def said(self, what: str, deadline_s: float = DEADLINE_S) -> None:
@@ -121,7 +115,6 @@ class OfficialClient:
         return line["result"]
 
     async def _line(self, awaited: str, deadline_s: float) -> dict[str, Any]:
-        assert self.process.stdout is not None
         try:
             async with asyncio.timeout(deadline_s):
                 while (line := await self.process.stdout.readline()) and not line.startswith(b"{"):

@@ -65,13 +65,11 @@ def cut_connections(cluster: MockCluster) -> int:
 
 
 def current_segments(cluster: MockCluster, scope: str, stream: str) -> Sequence[StreamSegment]:
-    assert cluster.controller is not None
     return cluster.controller.state.stream(scope, stream).current.segments
 
 
 async def make_stream(cluster: MockCluster, scope: str, stream: str, segments: int) -> None:
     """Make a stream, and its scope if that is not there."""
-    assert cluster.controller is not None
     if not cluster.controller.scopes.exists(scope):
         cluster.controller.scopes.create(scope)
     await cluster.controller.create_stream(scope, stream, StreamConfig(scaling=ScalingPolicy(min_segments=segments)))
@@ -79,7 +77,6 @@ async def make_stream(cluster: MockCluster, scope: str, stream: str, segments: i
 
 async def scale(cluster: MockCluster, scope: str, stream: str, count: int) -> None:
     """Seal all segments of a stream; `count` new ones follow."""
-    assert cluster.controller is not None
     sealed = [segment.id for segment in current_segments(cluster, scope, stream)]
     await cluster.controller.scaling.start(scope, stream, sealed, equal_ranges(count))
 

@@ -1,7 +1,5 @@
 """Byte streams of the official client: write, read, seek, truncate."""
 
-from __future__ import annotations
-
 from segstore.server.cluster import MockCluster
 from tests.official.client import run
 from tests.official.support import MARKS, uri

@@ -1,7 +1,5 @@
 """Events through the official client: keys, sizes, order, exactly once."""
 
-from __future__ import annotations
-
 import asyncio
 
 from segstore.server.cluster import MockCluster

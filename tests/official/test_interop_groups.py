@@ -1,7 +1,5 @@
 """Reader groups that the official client and this one share: made by either, read by both, handed over and balanced."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -44,7 +42,6 @@ async def take(reader: GroupReader, count: int) -> list[str]:
     async with asyncio.timeout(PATIENCE_S):
         while len(got) < count:
             event = await reader.read()
-            assert event is not None
             got.append(event.data.decode())
     return got
 

@@ -1,7 +1,5 @@
 """Transactions of this project's client and of the official one: begun by one, seen, ended and read by the other."""
 
-from __future__ import annotations
-
 import asyncio
 
 from segstore.client import TransactionStatus, connect
@@ -58,7 +56,6 @@ async def test_what_the_official_client_commits_this_one_reads_in_order() -> Non
 async def test_one_that_the_official_client_left_open_is_resumed_and_committed_here() -> None:
     async with MockCluster(2, watched=False) as cluster:
         await make_stream(cluster, "a", "s", 2)
-        assert cluster.controller is not None
         known = cluster.controller.state.stream("a", "s").transactions
         async with OfficialClient(uri(cluster), "transactions.leave_open", scope="a", stream="s") as client:
             await eventually(lambda: bool(known), "a transaction is open")

@@ -1,7 +1,5 @@
 """A durable store is killed while the official client writes: it goes on when the store is back, exactly once."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Scopes, streams, tags and listings with the official client, and what it is told of what cannot be."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from segstore.server.cluster import MockCluster

@@ -1,7 +1,5 @@
 """Reader groups of the official client: several readers, positions, stream cuts, head and tail."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Connections that break, clients that are killed: nothing is lost, doubled or left behind."""
 
-from __future__ import annotations
-
 import asyncio
 
 from segstore.server.cluster import MockCluster

@@ -1,7 +1,5 @@
 """Streams that are scaled while the official client writes and reads."""
 
-from __future__ import annotations
-
 import asyncio
 
 from segstore.server.cluster import MockCluster

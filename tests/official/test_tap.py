@@ -1,7 +1,5 @@
 """The official client through a tap: it never hears of another address, and what breaks on the way is not felt."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -45,7 +43,6 @@ async def test_a_recording_alone_answers_the_client_that_writes_and_reads(tmp_pa
         # A reader asks by the clock for what its group has changed; calls do not depend on it.
         assert [problem for problem in server.problems if problem.connection == CONTROLLER] == []
         calls = server.calls
-        assert calls is not None
         assert {"createScope", "createStream", "getURI", "getCurrentSegments"} <= {
             step.request.rpc for step in calls.steps if step.used
         }

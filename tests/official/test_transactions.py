@@ -1,7 +1,5 @@
 """Transactions of the official client: all of their events or none, also when the client is gone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from segstore.server.cluster import MockCluster

@@ -7,8 +7,6 @@ after some batch: not before the last acknowledged batch, and not before the sta
 start.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -6,8 +6,6 @@ beside it the process writes what a peer would know: the state that it recovered
 and the number of acknowledged batches. These writes are in the same log as the disk operations, and so in order.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Runs processes with the recorder preloaded. Needs Linux and a C compiler."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

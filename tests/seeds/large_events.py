@@ -1,7 +1,5 @@
 """What the seed tests of large events share: streams whose large events are small, and a store that a test plays."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """Each line of the five designs' checklists has a test that is marked with its id, and no mark names another line."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """PDP-36, id 36.29: the roles of a revisioned stream client share the pool, against a real store over sockets."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

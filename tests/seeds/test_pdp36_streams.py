@@ -3,8 +3,6 @@
 The bounded version of the soak: nothing lost, nothing twice, each routing key in order.
 """
 
-from __future__ import annotations
-
 import asyncio
 from random import Random
 

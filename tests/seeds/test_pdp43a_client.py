@@ -4,8 +4,6 @@ Most tests call events large from 1,000 bytes on, which is a setting; the limits
 a line is about a store that misbehaves, a scripted one plays it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import struct
 import tracemalloc
@@ -31,8 +29,6 @@ from segstore.wire import AppendSetup, CreateTransientSegment, Hello, SegmentCre
 from tests.client.support import ScriptedPeer, endpoint, settings, until
 from tests.seeds.large_events import MIB, STEPS, Played, all_of, asked, big, held_at, played, scale, small, stream
 from tests.server.support import SEGMENT, Peer, create
-
-# --- 43.7, 43.8: which events, in which pieces ----------------------------------------------------------------------
 
 
 @pytest.mark.seed("43.7")
@@ -77,12 +73,8 @@ async def test_the_envelope_is_cut_into_chunks_with_the_event() -> None:
         empty = chunks[0].size - 1_000
         assert [each.size - empty for each in chunks] == [1_000, 1_000, 508]
         result = mock.stores[0].store.read(segment.name, 0, 10_000)
-        assert result is not None
         assert b"".join(result.data) == struct.pack(">ii", 0, 2_500) + big(2_500)
     assert ClientSettings().large_event_chunk_bytes == 8 * MIB
-
-
-# --- 43.9: the sequence ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("43.9")
@@ -157,8 +149,6 @@ async def test_a_peer_older_than_transient_segments_is_not_asked() -> None:
         with pytest.raises(NotSupported, match="14, but large events need 15"):
             await large.write(SEGMENT, bytes(5_992))
 
-
-# --- 43.11: starting again ------------------------------------------------------------------------------------------
 
 EXPIRED = {"error": "AuthTokenCheckFailed", "fields": {"error_code": "TOKEN_EXPIRED"}}
 REFUSED = {"error": "AuthTokenCheckFailed", "fields": {"error_code": "TOKEN_CHECK_FAILED"}}
@@ -257,9 +247,6 @@ async def test_a_target_that_is_sealed_meanwhile_hands_the_event_to_its_successo
         await scale(pravega, 2)
         await until(lambda: len(mock.stores[0].store.containers) > 0)
         mock.faults.release("step")
-
-
-# --- 43.12: reading -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("43.12")

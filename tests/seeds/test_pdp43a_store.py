@@ -1,7 +1,5 @@
 """PDP-43A, ids 43.1 to 43.6 and 43.10: transient segments as a store keeps them, over sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 from uuid import UUID
@@ -67,9 +65,6 @@ async def written(peer: Peer, *chunks: bytes, writer: UUID = WRITER) -> str:
     return name
 
 
-# --- 43.1, 43.2: the command and the name ---------------------------------------------------------------------------
-
-
 @pytest.mark.seed("43.1")
 async def test_the_command_has_code_40_and_is_answered_with_segment_created_and_the_name() -> None:
     command = CreateTransientSegment(5, WRITER, SEGMENT, "")
@@ -97,9 +92,6 @@ async def test_the_name_contains_parent_and_writer_and_is_no_transactions() -> N
     assert not is_transient(first[:-1] + "g")  # the reference looks at the delimiter and the length alone
     assert not is_transient(f"{SEGMENT}#transaction.{WRITER.hex}")
     assert is_transaction(f"{SEGMENT}#transaction.{WRITER.hex}")
-
-
-# --- 43.3, 43.4: what a transient segment is ------------------------------------------------------------------------
 
 
 def update(name: str, number: int) -> UpdateSegmentAttribute:
@@ -153,7 +145,6 @@ async def test_a_transient_segment_is_in_no_list_of_the_controller() -> None:
         await pravega.controller.create_scope("scope")
         await pravega.controller.create_stream("scope", "stream")
         address = mock.stores[0].address
-        assert address is not None
         async with Peer(*await asyncio.open_connection(*address)) as peer:
             name = await written(peer, b"chunk")
             assert [scope async for scope in pravega.controller.list_scopes()] == ["scope"]
@@ -164,9 +155,6 @@ async def test_a_transient_segment_is_in_no_list_of_the_controller() -> None:
             assert list(await pravega.controller.head("scope", "stream")) == [0]
             await asked(peer, KeepAlive())
         assert parent_of(name) == SEGMENT
-
-
-# --- 43.5, 43.6: how it ends without a merge ------------------------------------------------------------------------
 
 
 @pytest.mark.seed("43.5")
@@ -215,9 +203,6 @@ async def test_the_cleaner_deletes_idle_segments_by_clock_time_and_all_that_are_
         assert await asked(peer, KeepAlive()) == KeepAlive()
 
 
-# --- 43.10: the merge -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.seed("43.10")
 async def test_a_merge_appends_the_whole_source_as_one_event_and_seals_it_first() -> None:
     async with MockSegmentStore(watched=False) as store, await Peer.connect(store) as peer:
@@ -225,7 +210,6 @@ async def test_a_merge_appends_the_whole_source_as_one_event_and_seals_it_first(
         name = await written(peer, b"one ", b"two ", b"three")
         assert await asked(peer, MergeSegments(30, SEGMENT, name, "")) == SegmentsMerged(30, SEGMENT, name, 13)
         result = store.store.read(SEGMENT, 0, 100)
-        assert result is not None
         assert b"".join(result.data) == b"one two three"
         assert await asked(peer, GetSegmentAttribute(31, SEGMENT, EVENT_COUNT, "")) == SegmentAttribute(31, 1)
         again = await asked(peer, MergeSegments(32, SEGMENT, name, ""))

@@ -3,8 +3,6 @@
 Most tests call events large from 1,000 bytes on, which is a setting.
 """
 
-from __future__ import annotations
-
 import asyncio
 from random import Random
 from typing import Any
@@ -36,13 +34,10 @@ from tests.seeds.large_events import (
 )
 from tests.server.support import SEGMENT
 
-# --- 43.13: order, and whole or absent ------------------------------------------------------------------------------
-
 
 async def restart(mock: MockCluster) -> None:
     """The store ends with all its connections, and another takes its place: same port, what was stored, recovered."""
     old = mock.stores[0]
-    assert old.address is not None
     await old.stop(drain_s=0)
     new = SegmentStoreServer(old.settings.model_copy(update={"port": old.address[1]}))
     new.store.containers.update(old.store.containers)
@@ -125,9 +120,6 @@ async def test_an_event_of_24_mebibytes_is_written_once_though_it_is_cut(fault: 
         read = await all_of(pravega)
         assert [len(each) for each in read] == [6, len(event), 5]
         assert read[1] == event
-
-
-# --- 43.14: exactly once --------------------------------------------------------------------------------------------
 
 
 def counter(mock: MockCluster, writer: EventWriter, segment: str = "a/s/0.#epoch.0") -> int | None:

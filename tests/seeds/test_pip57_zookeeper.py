@@ -1,7 +1,5 @@
 """PIP-57 with a real ZooKeeper: sessions that are cut for longer than their timeout, or ended by their id."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -92,11 +90,7 @@ def shares(mock: MockCluster) -> list[set[int]]:
 
 
 def session_of(mock: MockCluster, number: int) -> CoordinationSession | None:
-    assert mock.members is not None
     return mock.members.ownerships[number].session
-
-
-# --- sessions -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("57.6")
@@ -149,7 +143,6 @@ async def test_a_session_whose_line_is_cut_is_suspended_and_lost_only_by_the_ser
         await until(lambda: session.state is SessionState.CONNECTED)
         gone = asyncio.Event()
         node = await other.get("/n", gone.set)
-        assert node is not None
         assert node.owner == first
         line.cut()
         await gone.wait()  # the service has ended it; its holder cannot know
@@ -194,9 +187,6 @@ async def test_a_service_that_is_not_there_is_named_and_a_cancelled_start_leaves
         assert session.state is SessionState.CLOSED
 
 
-# --- stores ---------------------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def store(
     coordinator: Coordinator, name: str, storage: SharedContainers, **settings: object
@@ -223,9 +213,7 @@ async def test_the_node_of_an_older_session_of_ours_is_waited_for_or_replaced(
             assert 0 not in first.serves
             await older.aclose()
         await until(lambda: len(first.serves) == 4)
-        assert first.ownership.session is not None
         node = await first.ownership.session.get(container_path(0))
-        assert node is not None
         assert node.owner == first.ownership.session.session_id
     await older.aclose()
 
@@ -246,7 +234,6 @@ async def test_with_reconnect_a_store_owns_again_from_memory_and_lets_go_what_an
         assert first.store.containers[1] is kept
         await until(lambda: len(first.serves) == 4)
         node = await stranger.get(container_path(0))
-        assert node is not None
         gone = asyncio.Event()
         assert await stranger.get(container_path(0), gone.set) == node
         first.ownership.give_up(0)
@@ -289,9 +276,6 @@ async def test_strange_nodes_are_named_and_end_no_store(
     await stranger.aclose()
 
 
-# --- clusters -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.seed("57.1")
 async def test_with_shutdown_a_store_ends_and_the_other_takes_its_containers(zookeeper: str, below: str) -> None:
     async with MockCluster(watched=False, stores=2, ownership=SHUTDOWN, coordinator=at(zookeeper, below)) as mock:
@@ -318,7 +302,6 @@ async def test_the_configuration_may_be_with_another_service_whose_session_no_st
         ) as mock,
     ):
         await make_stream(mock, "scope", "stream", 3)
-        assert mock.members is not None
         configuration = mock.members.configuration
         await until(lambda: configuration.published > 0 and configuration.session is not None)
         sessions = [session_of(mock, number) for number in range(2)]

@@ -3,8 +3,6 @@
 The figures of full runs are in docs/project/performance.md.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from bench import client, designs

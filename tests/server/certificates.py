@@ -1,7 +1,5 @@
 """A certificate for localhost that nobody trusts, with its key, made for these tests and valid for a hundred years."""
 
-from __future__ import annotations
-
 import os
 import ssl
 import threading

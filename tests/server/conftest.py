@@ -1,7 +1,5 @@
 """A store; the tests of sockets run on both loops: uvloop serves, and asyncio's own must not behave otherwise."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -11,6 +9,7 @@ import pytest
 import uvloop
 
 from segstore.server import MockSegmentStore
+from tests.server.faults.traffic import HostName
 
 _HERE = Path(__file__).parent
 _ON_BOTH = frozenset(
@@ -40,3 +39,10 @@ async def store(mock_settings: dict[str, Any]) -> AsyncIterator[MockSegmentStore
     """A store without a controller."""
     async with MockSegmentStore(**mock_settings) as opened:
         yield opened
+
+
+@pytest.fixture(params=["store", "tap"])
+def kind(request: pytest.FixtureRequest) -> HostName:
+    """What applies fault rules and toxics."""
+    name: HostName = request.param
+    return name

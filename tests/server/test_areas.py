@@ -1,7 +1,5 @@
 """Memory that is used again once no view of it is held."""
 
-from __future__ import annotations
-
 import mmap
 
 import pytest

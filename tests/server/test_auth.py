@@ -1,7 +1,5 @@
 """Delegation tokens as a segment store checks them, and files that hold a secret."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 
@@ -20,7 +18,6 @@ def test_a_token_of_the_controller_is_checked_and_a_short_key_brings_no_warning(
     token = Authority(None, key, ttl_s=7, now_s=lambda: 1_000.9).token("prn::/scope:a/stream:s", Permission.READ)
     verifier = TokenVerifier(key)
     verified = verifier.verify("a/s/0.#epoch.0", token, AccessLevel.READ, 1_006.9)
-    assert verified is not None
     assert verified.expires_s == 1_007
     with pytest.raises(TokenExpired, match="expired 1 s ago"):
         verifier.verify("a/s/0.#epoch.0", token, AccessLevel.READ, 1_008.0)

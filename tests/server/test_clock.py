@@ -1,7 +1,5 @@
 """Durations while the system's clock is set."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -3,8 +3,6 @@
 Each test does by hand what that client does for one of its calls, as was seen with the client itself.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from struct import unpack_from
@@ -49,7 +47,6 @@ async def place() -> AsyncIterator[Place]:
     cluster = MockCluster(controller=ControllerConfig(watermark_every_ms=20))
     await cluster.start()
     try:
-        assert cluster.controller_address is not None
         host, port = cluster.controller_address
         async with grpc.aio.insecure_channel(f"{host}:{port}") as channel:
             ask = Client(channel)

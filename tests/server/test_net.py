@@ -1,7 +1,5 @@
 """Addresses, ports that cannot be listened on, and servers that stop while peers come in: none loses a socket."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import socket
@@ -78,8 +76,6 @@ def test_an_error_that_says_it_already_passes() -> None:
         raise first
     assert caught.value is first
 
-
-# --- peers that come while a server stops ---------------------------------------------------------------------------
 
 TURNS = range(6)
 """Of the loop, between a peer's connection and the stop."""

@@ -1,7 +1,5 @@
 """What a recorder is told: every byte of every connection, both ways, who ended it and why."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from segstore.server import MockSegmentStore

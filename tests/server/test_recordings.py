@@ -1,7 +1,5 @@
 """Recordings of kept traffic: what passes between start and stop, bounded, as captures."""
 
-from __future__ import annotations
-
 import pytest
 
 from segstore.server.recordings import NoSuchRecording, RecordingRefused, Recordings

@@ -5,7 +5,7 @@ were; it cuts connections at random. The users of a pool close their flows at ra
 others. Each request names its user, who is never two, and the reply says the name again: so a user knows what is not
 his, whatever the number of the flow.
 
-The bounded version is tests/client/connection/test_pool.py, the long one `python -m tests.soak.dispatch`.
+The bounded version is tests/client/connection/test_dispatch.py, the long one `python -m tests.soak.dispatch`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Addresses of servers as text."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """The error tree: one root, facts as attributes, one sentence."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

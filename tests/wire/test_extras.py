@@ -1,7 +1,5 @@
 """Errors about optional packages name a command that works for every kind of installation."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError

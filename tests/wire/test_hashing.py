@@ -1,7 +1,5 @@
 """Hashes of names: values that Java and Guava give, and what holds for any."""
 
-from __future__ import annotations
-
 import mmh3
 from hypothesis import given
 from hypothesis import strategies as st

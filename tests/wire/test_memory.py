@@ -5,8 +5,6 @@ are handed in as one buffer are the caller's; where bytes come in pieces the one
 counts. Most is tried with a lower limit of frames: tracing makes a million objects slow.
 """
 
-from __future__ import annotations
-
 import gc
 import struct
 import tracemalloc

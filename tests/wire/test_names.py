@@ -1,7 +1,5 @@
 """Names of segments and the containers they belong to."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """Patterns: what they match, what is refused, and that no pattern or text makes a match slow."""
 
-from __future__ import annotations
-
 import contextlib
 import fnmatch
 import re

@@ -1,7 +1,5 @@
 """Printable text: on one line, without control characters, and still valid JSON if it was JSON."""
 
-from __future__ import annotations
-
 import json
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Requests and their replies, handshake and direction of a connection, without a socket."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

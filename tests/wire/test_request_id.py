@@ -1,7 +1,5 @@
 """Request ids: flow and sequence in one number."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 
 import pytest

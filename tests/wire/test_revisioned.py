@@ -1,7 +1,5 @@
 """Records of a shared state and watermarks are as Pravega writes them; other bytes are refused."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Numbers, texts and revisions of Pravega's serializer: round trips, sizes, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Credentials and tokens: fetched once, renewed in time, refused by name; writers and readers outlive them."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter
@@ -56,9 +54,6 @@ class Source:
         if self.problem is not None:
             raise self.problem
         return self._make(number)
-
-
-# --- the cache ------------------------------------------------------------------------------------------------------
 
 
 async def test_many_who_want_a_token_at_once_cause_one_fetch() -> None:
@@ -116,9 +111,6 @@ async def test_a_token_that_was_refused_is_not_given_again_and_an_old_one_does_n
 def test_the_expiry_is_read_without_the_key_and_is_infinite_if_there_is_none() -> None:
     assert expiry_of(token(1234, key="another" * 12)) == 1234.0
     assert {expiry_of(text) for text in ("", "no token", "a.b.c", token(None))} == {float("inf")}
-
-
-# --- the controller -------------------------------------------------------------------------------------------------
 
 
 class BearerAuthority(Authority):
@@ -207,9 +199,6 @@ async def test_credentials_of_a_call_go_before_those_of_the_settings(grpc_runs: 
         ClientSettings(username="ann", password="secret", bearer_token="token")
 
 
-# --- stores ---------------------------------------------------------------------------------------------------------
-
-
 def guarded(ttl_s: int = 600, **more: Any) -> MockCluster:
     authority = Authority(Accounts(USERS), KEY, ttl_s=ttl_s, now_s=time.time)
     return MockCluster(2, watched=False, authority=authority, auth_key=KEY, **more)
@@ -267,7 +256,6 @@ async def test_a_user_who_may_read_but_not_write_is_refused_with_segment_and_end
 @pytest.mark.mock(authority=Authority(Accounts(USERS), KEY[:-1] + "x", now_s=time.time), auth_key=KEY)
 async def test_a_token_of_another_key_is_refused_by_name(mock: MockCluster, grpc_runs: None) -> None:
     async with client(mock, username="ann", password="secret") as pravega:
-        assert mock.address is not None
         await stream(pravega)
         await pravega.controller.create_table("a", "t", TableConfig(primary_key_bytes=1))
         store = str(Endpoint(*mock.address))
@@ -291,7 +279,6 @@ async def test_a_token_of_another_key_is_refused_by_name(mock: MockCluster, grpc
             await refused(transaction.write(b"x"))
         for problem in problems:
             assert problem.endpoint == store
-            assert problem.segment is not None
             assert problem.segment.startswith("a/")
             assert problem.request_id is not None
             assert store in str(problem)
@@ -301,7 +288,6 @@ async def test_a_token_of_another_key_is_refused_by_name(mock: MockCluster, grpc
 
 async def test_a_store_without_a_controller_takes_tokens_of_a_source(grpc_runs: None) -> None:
     async with MockCluster(watched=False, auth_key=KEY) as mock, ConnectionPool(settings(retry=FEW)) as pool:
-        assert mock.address is not None
         now_s = time.time()
         source = Source(lambda number: token(now_s - 5 if number < 3 else now_s + 600, number=number))
         where = FixedStore(Endpoint(*mock.address), source)

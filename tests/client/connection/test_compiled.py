@@ -1,7 +1,5 @@
 """Modules of the client that Cython compiles: they are loaded as built, current, and their source runs as well."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Numbers and acknowledgements of a writer, without a connection, against a plain list."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from random import Random

@@ -1,7 +1,5 @@
 """What a failure says of a segment's place is asked for anew, and nothing else is."""
 
-from __future__ import annotations
-
 from segstore.client.connection import Endpoint, FixedStore, learn
 from segstore.client.errors import ClientError, ConnectionLost, PeerRefused, TokenExpired, TokenRefused, WrongStore
 from tests.looped import looped

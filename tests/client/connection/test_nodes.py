@@ -1,7 +1,5 @@
 """KIP-601, line by line. Pure state on a clock that stands still; what takes sockets is at the end."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterator
@@ -195,9 +193,6 @@ def test_the_reconnect_back_off_of_a_node_doubles_from_fifty_milliseconds_to_a_s
     assert states.history("a").wait_ms(now_ms) == 50, "ready resets it"
 
 
-# --- over sockets ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.seed("601.4")
 async def test_an_attempt_that_takes_too_long_is_cancelled_and_its_socket_closed() -> None:
     config = settings(socket_connection_setup_timeout_ms=500)
@@ -248,9 +243,6 @@ async def test_a_user_that_stops_waiting_leaves_the_set_up_to_the_others() -> No
         assert len(store.peers) == 1
         assert pool._stores[store.endpoint].pooled[0].users == 1
         flow.close()
-
-
-# --- the controller's nodes, over gRPC ------------------------------------------------------------------------------
 
 
 def channels(*endpoints: Endpoint, **more: float | bool) -> ControllerChannels:

@@ -1,7 +1,5 @@
 """Polling for the acknowledgement of a single append: how long it lasts, and when it is given up."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable

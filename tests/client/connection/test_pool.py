@@ -1,7 +1,5 @@
 """PDP-36, ids 36.1 to 36.13: request ids, flows, the pool and its dispatch, over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 from pathlib import Path
@@ -47,9 +45,6 @@ def info(flow: Flow, segment: str = SEGMENT) -> int:
     request_id = flow.next_request_id()
     flow.send(GetStreamSegmentInfo(request_id, segment, ""))
     return request_id
-
-
-# --- ids ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("36.1")
@@ -104,9 +99,6 @@ async def test_a_flow_number_that_a_connection_has_is_refused(store: MockSegment
         info(first)
         await until(lambda: first.handler.replies)  # type: ignore[attr-defined]
         assert owner.replies == []
-
-
-# --- pool -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("36.5")
@@ -236,9 +228,6 @@ async def test_an_unpooled_connection_is_always_fresh_and_outside_the_pool(store
 @pytest.mark.seed("36.9")
 def test_writers_are_pooled_unless_told_otherwise() -> None:
     assert ClientSettings().enable_connection_pooling
-
-
-# --- dispatch -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("36.11")
@@ -372,68 +361,6 @@ async def test_a_connection_whose_write_is_still_blocked_is_closed_by_the_next_k
         assert "does not read" in str(user.lost[0])
 
 
-# --- all together ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.seed("36.12")
-@looped("seed", range(3))
-async def test_no_reply_reaches_the_wrong_flow_whatever_the_order_closing_and_loss(seed: int) -> None:
-    """A store answers in random order and cuts at random; flows close at random. The long version is a soak test."""
-    random = Random(seed)
-    held: list[tuple[ScriptedPeer, GetStreamSegmentInfo]] = []
-
-    def answer(peer: ScriptedPeer, command: Command) -> None:
-        assert isinstance(command, GetStreamSegmentInfo)
-        held.append((peer, command))
-        if len(held) > 20 or random.random() < 0.1:
-            random.shuffle(held)
-            for to, each in held:
-                if not to.writer.is_closing():
-                    to.send(StreamSegmentInfo(each.request_id, each.segment_name, True, False, False, 0, 0, 0))
-            held.clear()
-            if random.random() < 0.05:
-                peer.close()
-
-    maximum, asked = 4, 0
-    config = settings(max_connections_per_store=maximum)
-    async with ScriptedStore(answer) as store, ConnectionPool(config) as pool:
-        users: dict[str, tuple[Flow, Recorder, set[int]]] = {}
-        for step in range(2_000):
-            if len(users) < 30 and random.random() < 0.3:
-                user = Recorder()
-                try:
-                    flow = await pool.flow(store.endpoint, user)
-                except ConnectionLost:
-                    continue
-                users[f"user {step}"] = flow, user, set()
-            elif users:
-                name = random.choice(list(users))
-                flow, user, sent = users[name]
-                if flow.closed or random.random() < 0.05:
-                    assert len(user.lost) <= 1
-                    flow.close()
-                    heard = len(user.replies)
-                    if random.random() < 0.2:
-                        await asyncio.sleep(0)
-                    assert len(user.replies) == heard, "nothing comes after close"
-                    del users[name]
-                else:
-                    sent.add(info(flow, name))
-                    asked += 1
-            assert pool.connections_to(store.endpoint) <= maximum
-            if random.random() < 0.2:
-                await asyncio.sleep(0)
-            for name, (_, user, sent) in users.items():
-                for reply in user.replies:
-                    assert isinstance(reply, StreamSegmentInfo)
-                    assert reply.segment_name == name
-                    assert reply.request_id in sent
-                    sent.discard(reply.request_id)
-                user.replies.clear()
-        assert asked > 500
-        assert pool.metrics().connections_lost > 0
-
-
 async def test_a_connection_that_could_not_be_set_up_is_forgotten(pool: ConnectionPool) -> None:
     async with ScriptedStore() as gone:
         where = gone.endpoint
@@ -455,9 +382,6 @@ async def test_a_connection_speaks_tls_and_checks_who_the_certificate_is_for(tmp
         await until(lambda: flow.handler.replies)  # type: ignore[attr-defined]
         with pytest.raises(ConnectFailed, match="certificate"):
             await pool.flow(Endpoint("127.0.0.2", other.port), Recorder())
-
-
-# --- set-ups that fail ----------------------------------------------------------------------------------------------
 
 
 async def test_nobody_connects_during_a_back_off_which_grows_only_while_failures_follow_each_other() -> None:
@@ -535,9 +459,6 @@ async def test_the_time_for_a_set_up_doubles_with_each_failure_until_one_succeed
         await until(lambda: store.open_peers == 1)
 
 
-# --- counting -------------------------------------------------------------------------------------------------------
-
-
 async def test_the_metrics_say_what_there_is_and_what_went_over_the_sockets(store: MockSegmentStore) -> None:
     async with ConnectionPool(settings(max_connections_per_store=2)) as pool:
         where = endpoint(store)
@@ -592,9 +513,6 @@ async def test_a_flow_number_is_free_again_when_its_flow_is_closed_unless_it_is_
         with pytest.raises(ConnectFailed):
             await joining
         assert not pool._ids.in_use
-
-
-# --- the end --------------------------------------------------------------------------------------------------------
 
 
 @looped("ticks", range(5))

@@ -3,8 +3,6 @@
 Where a line is about a peer that misbehaves, a scripted store plays it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from uuid import UUID
@@ -48,8 +46,6 @@ from tests.client.support import ScriptedPeer, ScriptedStore, create, endpoint, 
 from tests.looped import looped
 from tests.server.support import Peer
 
-# --- 36.4, 36.14: request ids and raw requests ----------------------------------------------------------------------
-
 
 @pytest.mark.seed("36.4")
 async def test_a_writer_and_a_reader_keep_one_request_id_and_a_raw_client_takes_the_next() -> None:
@@ -60,7 +56,6 @@ async def test_a_writer_and_a_reader_keep_one_request_id_and_a_raw_client_takes_
         async with SegmentWriter(pool, where, SEGMENT) as writer:
             for _ in range(3):
                 await writer.write(b"event")
-                assert writer._flow is not None
                 writer._flow.connection.end(ConnectionLost("cut"))  # a new connection, the same id
                 await writer.write(b"again")
         for request in store.requests():
@@ -152,9 +147,6 @@ async def test_requests_about_segments_are_tried_again_and_other_refusals_are_er
                 await requests.ask(SEGMENT, SegmentDeleted, lambda id_, token: DeleteSegment(id_, SEGMENT, token))
             assert isinstance(caught.value.__cause__, WrongStore)
             assert caught.value.actual == 4
-
-
-# --- 36.15, 36.16: fields -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("36.15")

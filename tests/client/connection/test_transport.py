@@ -1,7 +1,5 @@
 """Connections to peers that answer nonsense, stop in the middle, do not read, or go away."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from types import SimpleNamespace

@@ -119,9 +119,6 @@ async def test_a_node_that_is_not_there_is_logged_once_while_a_call_waits(caplog
     assert told.startswith(f"controller 127.0.0.1:{port} could not be connected to")
 
 
-# --- a node that ends with calls in flight --------------------------------------------------------------------------
-
-
 class Ending(grpc.GenericRpcHandler):
     """One of several controllers. It answers every call; while it is `busy`, only after `go` is set."""
 

@@ -1,7 +1,5 @@
 """Lists are read page by page; scales can be waited for; what a controller cannot do or does not have is told."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
 from uuid import UUID

@@ -1,7 +1,5 @@
 """Stream cuts as text: Pravega's own, in both directions; what is none is refused; a cut belongs to one stream."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 

@@ -1,7 +1,5 @@
 """Configurations of streams: what is created is returned, updated and listed; what no stream can have is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -157,8 +155,6 @@ def test_configurations_of_a_real_controller_are_read_and_written_back() -> None
         answer.tags.tag.sort()
         assert again == answer
 
-
-# --- reader groups ----------------------------------------------------------------------------------------------------
 
 GROUP = GroupConfig(
     {"a/s": {0: 5}, "b/t": {}}, {"a/s": {0: 9}}, 1, 2, 3, "manual", generation=4, id=UUID(int=0x12345678 << 90)

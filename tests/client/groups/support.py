@@ -1,7 +1,5 @@
 """Reader groups and their streams, as tests of them begin."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from segstore.client import connect

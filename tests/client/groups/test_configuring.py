@@ -1,7 +1,5 @@
 """The configuration of a group: resets, ends, retention, and replacements that another client did not finish."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import replace
 from functools import partial

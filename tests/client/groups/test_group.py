@@ -3,8 +3,6 @@
 A checkpoint: each reader takes part between two events, and the whole splits the events into before and after.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from itertools import pairwise
@@ -54,7 +52,6 @@ async def take(reader: GroupReader, count: int) -> list[GroupEvent]:
     async with asyncio.timeout(60):
         while len(got) < count:
             event = await reader.read()
-            assert event is not None
             got.append(event)
     return got
 
@@ -493,9 +490,6 @@ async def test_a_user_who_may_only_read_a_stream_reads_in_an_existing_group(form
                 await group(pravega, "other").open()
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------------------
-
-
 class Worker:
     """A reader that handles events until it is cancelled, and keeps what it had handled at each checkpoint."""
 
@@ -522,7 +516,6 @@ async def rest(pravega: Client, checkpoint: Checkpoint, name: str, count: int) -
     async with group(pravega, name, from_=checkpoint.cuts) as after, after.reader("r") as reader:
         while len(found) < count:
             event = await reader.read()
-            assert event is not None
             found.add(event.data)
     return found
 

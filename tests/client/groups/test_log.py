@@ -1,7 +1,5 @@
 """The state of a group in its stream: the first state, records of something else, compaction."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """The lag of a group, by segment, across scales; cuts are whole while a merge is half read."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

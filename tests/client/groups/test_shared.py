@@ -1,7 +1,5 @@
 """The state of a group: conflicts, checkpoints that are gone, and which of the two forms a group has."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Changes that a reader group agrees on, without a server: who has what, and that nothing is lost or twice."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest
@@ -191,9 +189,6 @@ def test_what_is_written_is_what_others_see() -> None:
 
 def facts(state: GroupState) -> dict[str, object]:
     return {name: value for name, value in vars(state).items() if not name.startswith("_")}
-
-
-# --- checkpoints ------------------------------------------------------------------------------------------------------
 
 
 def test_a_checkpoint_is_complete_when_each_reader_has_taken_it() -> None:

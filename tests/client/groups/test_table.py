@@ -1,7 +1,5 @@
 """The table that a reader group is: what is in it that should not be, what it cannot hold, replies that are lost."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import pytest

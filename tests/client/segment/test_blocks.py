@@ -3,8 +3,6 @@
 Where a line is about a peer that misbehaves, a scripted store plays it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from random import Random
@@ -73,7 +71,6 @@ async def test_with_one_append_in_flight_each_travels_in_a_block_of_its_own() ->
         async with SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT) as writer:
             for number in range(20):
                 await writer.write(b"%04d" % number)
-                assert writer._flow is not None
                 assert not writer._flow.connection.outbox._encoder.block_open
         assert content(store) == b"".join(b"%04d" % number for number in range(20))
 
@@ -89,10 +86,8 @@ async def test_with_many_in_flight_blocks_grow_and_an_event_that_crosses_the_end
         expected = b""
         async with SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT) as writer:
             await writer.write(b"")
-            assert writer._flow is not None
             connection = writer._flow.connection
             transport = connection.outbox._transport
-            assert transport is not None
 
             def writelines(parts: list[Buffer]) -> None:
                 for part in parts:

@@ -1,7 +1,5 @@
 """How a writer ends: its flow is closed, its error says where and why, and no attempt is left."""
 
-from __future__ import annotations
-
 import asyncio
 from uuid import UUID
 
@@ -77,27 +75,6 @@ async def test_a_flow_of_no_more_use_is_closed_on_a_connection_that_goes_on(how:
         assert other.connection.outbox._encoder._sessions == {}, "the connection forgets a writer with its flow"
 
 
-async def test_a_store_that_always_lies_ends_the_writer_with_what_it_said() -> None:
-    def answer(peer: ScriptedPeer, command: Command) -> None:
-        if isinstance(command, SetupAppend):
-            peer.send(setup_reply(command))
-        elif isinstance(command, AppendBlockEnd):
-            peer.send(DataAppended(command.request_id, command.writer_id, 9, 0, 1))
-
-    async with ScriptedStore(answer) as store, ConnectionPool(settings(retry=FAST_RETRY)) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
-        with pytest.raises(RetriesExhausted) as caught:
-            await writer.write(b"x")
-        said = caught.value.__cause__
-        assert isinstance(said, ProtocolViolation)
-        assert (said.endpoint, said.segment, said.request_id) == (
-            str(store.endpoint),
-            SEGMENT,
-            writer._setup.request_id,
-        )
-        await writer.abort()
-
-
 async def test_an_ack_for_another_writer_is_a_protocol_error_that_ends_the_connection() -> None:
     stranger = UUID(int=99)
 
@@ -116,6 +93,8 @@ async def test_an_ack_for_another_writer_is_a_protocol_error_that_ends_the_conne
             await writer.write(b"x")
         said = caught.value.__cause__
         assert isinstance(said, ProtocolViolation)
+        where = str(store.endpoint), SEGMENT, writer._setup.request_id
+        assert (said.endpoint, said.segment, said.request_id) == where
         assert f"acknowledges events of writer {stranger}, to writer {writer.writer_id} of {SEGMENT}" in str(said)
         assert "acknowledges events" in str(said.__cause__)
         assert neighbour.lost == [said] or [type(each) for each in neighbour.lost] == [ProtocolViolation]

@@ -1,7 +1,5 @@
 """Every event once and in order through cuts, scaling, restarts and moves: some seeds of the soak, bounded."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.soak.exactly_once import run_seed

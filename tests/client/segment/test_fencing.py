@@ -1,7 +1,5 @@
 """Two writers with one id: who lost its numbers hears of it, and not that an event was stored that was not."""
 
-from __future__ import annotations
-
 import asyncio
 from uuid import UUID
 
@@ -19,7 +17,6 @@ from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings
 
 def stored(store: MockSegmentStore) -> bytes:
     result = store.store.read(SEGMENT, 0, 1 << 20)
-    assert result is not None
     return b"".join(result.data)
 
 
@@ -104,7 +101,6 @@ async def test_event_writers_of_one_name_fence_each_other(grpc_runs: None, prave
         got: list[bytes] = []
         while len(got) < 2:
             event = await events.read()
-            assert event is not None
             got.append(event.data)
     assert got == [b"x", b"z"]
     await until(lambda: pravega.metrics().flows == 0)

@@ -1,7 +1,5 @@
 """Events that are too large for an append: each is carried alone, and in order."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

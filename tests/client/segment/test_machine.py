@@ -3,8 +3,6 @@
 Where a line is about a peer that misbehaves, a scripted store plays it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 from uuid import UUID
@@ -337,7 +335,6 @@ async def test_an_append_that_is_resent_once_the_peer_reads_again_is_timed_from_
         writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
         ack = writer.write(b"x")
         await until(lambda: writer.in_flight == 1)
-        assert writer._flow is not None
         writer._flow.connection.outbox.pause()
         writer._events.sent[0].sent_s -= 1_000
         writer._resend()

@@ -3,8 +3,6 @@
 Where a line is about a peer that misbehaves, a scripted store plays it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from random import Random

@@ -1,7 +1,5 @@
 """The transitions of a segment writer."""
 
-from __future__ import annotations
-
 import pytest
 
 from segstore.client.segment.states import TRANSITIONS, WriterEvent, WriterState, after

@@ -1,7 +1,5 @@
 """Futures awaiting a segment writer: each ends when its condition holds or the writer fails, and none is lost."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Appends with functions in place of futures, what goes first after a reconnect, and the frames that leave."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 from uuid import UUID
@@ -46,7 +44,6 @@ async def test_a_function_hears_that_its_append_is_stored_and_may_append_again()
             await done
         assert heard == [None] * 50
         result = store.store.read(SEGMENT, 0, 1 << 20)
-        assert result is not None
         assert b"".join(result.data) == b"".join(b"%04d" % number for number in range(50))
 
 
@@ -66,7 +63,6 @@ async def test_an_append_that_is_waited_for_leaves_at_once_and_what_comes_while_
             assert heard == [None, None]
         assert [request.event_number for request in store.requests("type = APPEND_BLOCK_END")] == [1, 2, 4]
         result = store.store.read(SEGMENT, 0, 1 << 20)
-        assert result is not None
         assert b"".join(result.data) == b"first alone then last"
 
 

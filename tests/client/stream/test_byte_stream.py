@@ -1,7 +1,5 @@
 """Byte streams: what goes in comes out, from any place, through cuts, and with the official client."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

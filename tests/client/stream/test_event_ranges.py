@@ -1,7 +1,5 @@
 """Batch reads: the ranges between two positions hold exactly the events between them, across scales and truncation."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """PIP-79, writers that start lazily and are connected to a part of the segments, against stores over sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -64,9 +62,6 @@ async def _counted(events: Any, count: int) -> AsyncIterator[Any]:
         event = await events.read()
         assert event is not None
         yield event, number
-
-
-# --- creation -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("79.1")
@@ -154,9 +149,6 @@ async def test_a_segment_that_was_sealed_meanwhile_is_followed_at_creation() -> 
         await writer.aclose()
 
 
-# --- the first event ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.seed("79.3")
 async def test_concurrent_first_events_share_one_start_and_keep_their_order() -> None:
     async with streaming(1) as (mock, pravega):
@@ -234,9 +226,6 @@ async def test_the_first_event_lands_on_the_writer_that_was_started(router: Rout
                 assert len(started(writer)) == 1
 
 
-# --- routers ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("routes", [1, 1000])
 async def test_events_of_a_key_stay_in_order_while_the_stream_scales(
     monkeypatch: pytest.MonkeyPatch, routes: int
@@ -303,9 +292,6 @@ async def test_an_event_that_is_too_large_is_refused_behind_others_as_well() -> 
         await (await writer.submit(bytes(1000), routing_key="k"))
         assert stored.done()
         assert writer.stats().events == 3
-
-
-# --- looking and ending -------------------------------------------------------------------------------------------
 
 
 @looped("told_by", ["write", "flush", "a cancelled flush", "nothing", "nothing, and write"])
@@ -389,9 +375,6 @@ async def test_is_connected_says_that_a_started_writer_has_lost_its_connection()
         assert not writer.is_connected
         mock.faults.clear("wait")
         await until(lambda: writer.is_connected)
-
-
-# --- statistics ---------------------------------------------------------------------------------------------------
 
 
 async def test_events_that_successors_take_over_are_counted_once() -> None:

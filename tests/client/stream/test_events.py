@@ -1,7 +1,5 @@
 """Events come out of a segment whole, however its bytes are cut."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Large events beside the lines of PDP-43A: cancelling, closing, connections of their own, the official client."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

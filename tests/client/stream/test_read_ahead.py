@@ -1,7 +1,5 @@
 """What a reader keeps for its user: order, marks, bytes, places, and what is dropped."""
 
-from __future__ import annotations
-
 import asyncio
 
 from segstore.client.stream import FramedEvent, ReadAhead

@@ -1,7 +1,5 @@
 """Revisioned streams and state synchronizers against a real store: conditions, marks, truncation, lost connections."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -26,7 +24,7 @@ from segstore.wire import (
 )
 from segstore.wire.hashing import java_hash_code, murmur3_128_low
 from segstore.wire.schema import utf16
-from tests.client.support import FAST, AddedUp, ScriptedPeer, ScriptedStore, create, endpoint, settings
+from tests.client.support import FAST, AddedUp, ScriptedPeer, ScriptedStore, Sum, create, endpoint, settings
 from tests.looped import looped
 
 SEGMENT = "a/log/0.#epoch.0"
@@ -88,7 +86,6 @@ async def test_what_was_truncated_cannot_be_read_and_the_error_has_the_start() -
     async with stored() as (store, pool), log(pool, endpoint(store)) as ours:
         start = await ours.latest()
         one = await ours.write_conditionally(start, b"1")
-        assert one is not None
         await ours.write(b"2")
         await ours.truncate(one)
         await ours.truncate(one)
@@ -143,19 +140,6 @@ async def test_an_entry_whose_reply_was_lost_is_not_written_twice() -> None:
     appends = [each for each in seen if isinstance(each, ConditionalAppend)]
     assert [each.event_number for each in appends] == [1, 2, 3]
     assert len({append.writer_id for append in appends}) == 1
-
-
-class Sum:
-    """A number, to which updates are added."""
-
-    def create(self, initial: bytes) -> int:
-        return int(initial)
-
-    def apply(self, state: int, update: bytes) -> int:
-        return state + int(update)
-
-    def compact(self, state: int) -> bytes:
-        return b"%d" % state
 
 
 async def test_synchronizers_of_one_state_see_each_others_updates_once() -> None:
@@ -234,7 +218,6 @@ async def test_each_entry_is_stored_once_while_connections_break(seed: int) -> N
             await asyncio.gather(*map(add, range(3)))
             async with StateSynchronizer(log(pool, endpoint(store)), AddedUp()) as shared:
                 state = await shared.fetch()
-        assert state is not None
         assert sorted(state.split(b",")) == sorted([b"", *(b"%d:%d" % (n, i) for n in range(3) for i in range(15))])
 
 

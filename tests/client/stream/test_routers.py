@@ -1,7 +1,5 @@
 """PIP-79, how segments are chosen: pure, without a socket."""
 
-from __future__ import annotations
-
 from random import Random
 from uuid import UUID, uuid5
 

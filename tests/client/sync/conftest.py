@@ -1,7 +1,5 @@
 """A server in a thread of its own, and a synchronous client of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The synchronous classes do what the asyncio classes do, in calls and iterations."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Sequence
@@ -12,6 +10,7 @@ from segstore import client as asynchronous
 from segstore.client import JsonSerializer, TableConfig, TableKey, TransactionStatus, sync
 from segstore.client.errors import BadEvent, BadKeyVersion, Closed, EventTooLarge, NoSuchStream
 from segstore.client.sync import Client, Deserialized, StateSynchronizer
+from tests.client.support import Sum
 
 
 def test_events_are_written_and_read(pravega: Client) -> None:
@@ -57,7 +56,6 @@ def test_an_error_in_the_block_aborts_a_transaction(pravega: Client) -> None:
         assert writer.status(transaction.id) == TransactionStatus.COMMITTED
     with pravega.event_reader("a", "s") as reader:
         event = reader.read()
-        assert event is not None
         assert event.data == b"kept"
 
 
@@ -99,22 +97,9 @@ def test_events_are_deserialized(pravega: Client) -> None:
             next(values)
 
 
-class Total:
-    """A sum of numbers."""
-
-    def create(self, initial: bytes) -> int:
-        return int(initial)
-
-    def apply(self, state: int, update: bytes) -> int:
-        return state + int(update)
-
-    def compact(self, state: int) -> bytes:
-        return b"%d" % state
-
-
 def test_shared_state(pravega: Client) -> None:
     pravega.controller.create_stream("a", "state")
-    with pravega.revisioned_stream("a", "state") as log, StateSynchronizer(log, Total()) as total:
+    with pravega.revisioned_stream("a", "state") as log, StateSynchronizer(log, Sum()) as total:
         assert total.initialise(b"1")
 
         def five(state: int) -> Sequence[bytes]:

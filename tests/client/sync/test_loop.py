@@ -1,7 +1,5 @@
 """The shared loop: several threads, interruptions, forks, and the end."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import subprocess
@@ -196,7 +194,6 @@ def run(program: str, server: RunningServer) -> subprocess.Popen[str]:
 
 def test_ctrl_c_cancels_the_pending_call_and_the_client_lives_on(server: RunningServer) -> None:
     with run(INTERRUPTED, server) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "reading\n"
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE_S)

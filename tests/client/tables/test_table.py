@@ -1,7 +1,5 @@
 """Key-value tables against a controller and stores in this process, and their keys' places by Pravega's own rule."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import AsyncExitStack, nullcontext
 from random import Random

@@ -1,7 +1,5 @@
 """Credentials and tokens that processes of a cluster send each other, and to whom."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import ssl

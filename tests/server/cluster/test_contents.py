@@ -1,7 +1,5 @@
 """Streams, transactions, groups and tables of a cluster: by its own methods, and by those of a server for tests."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """The controller of a cluster process: openings and resignations that are cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import Callable

@@ -1,15 +1,11 @@
 """A connection that is driven by hand: its loop, clocks, socket, peer and disk do only what a test says.
 
-    room = Room(monkeypatch)
-    line = room.connect()
-    line.send(HELLO)
+    line.send(HELLO)  # the fixtures `room` and `line`; `new_room` makes a room with limits, rules or a disk
     assert line.answers() == [HELLO]
     room.run()  # what was scheduled for later iterations of the loop
 
 Everything but the ends is the product's: hub, service, store, lane.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -331,6 +327,9 @@ class Room:
     def step(self, size: int) -> None:
         """From now on a step has this number of requests."""
         self._monkeypatch.setattr(executing, "_STEP", size)
+
+
+NewRoom = Callable[..., Room]
 
 
 def idle(room: Room, **facts: Any) -> Line:

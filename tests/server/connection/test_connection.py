@@ -1,7 +1,5 @@
 """Connections over real sockets: what is asked is answered, in order, and the end is clean."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -20,7 +18,6 @@ from segstore.wire import (
     DataAppended,
     Hello,
     KeepAlive,
-    SegmentCreated,
     SegmentRead,
     encode,
 )
@@ -29,9 +26,6 @@ from tests.server.faults.traffic import writer_of
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 
 MALFORMED = Path(__file__).parents[3] / "fixtures" / "vectors" / "malformed.jsonl"
-
-
-# --- requests and replies ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -55,14 +49,6 @@ async def test_a_pipelined_conversation_is_answered_in_order(peer: Peer) -> None
     assert bytes(answers[-1].data) == b"datadata"
 
 
-async def test_bytes_that_come_one_by_one_make_the_same_frames(peer: Peer) -> None:
-    peer.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    for byte in encode(HELLO) + encode(create()):
-        peer.send_bytes(bytes([byte]))
-        await asyncio.sleep(0)
-    assert await peer.receive(2) == [Hello(17, 5), SegmentCreated(1, SEGMENT)]
-
-
 async def test_a_block_that_comes_in_many_reads_is_stored_whole(started: Started) -> None:
     async with started() as store, await writer_of(store) as peer:
         payload = bytes(range(256)) * 4096
@@ -70,25 +56,6 @@ async def test_a_block_that_comes_in_many_reads_is_stored_whole(started: Started
         peer.send(AppendBlock(WRITER, block), AppendBlockEnd(WRITER, len(block), b"", 1, 0, 3))
         assert await peer.receive() == [DataAppended(3, WRITER, 0, -(1 << 63), len(block))]
         assert store.segments[SEGMENT].read_bytes(0, len(block)) == block
-
-
-async def test_a_reader_is_answered_by_the_append_of_another_connection(started: Started) -> None:
-    async with started() as store, await writer_of(store) as writer, await Peer.connect(store) as reader:
-        reader.send(read())
-        await until(lambda: len(store.store.waiters) == 1)
-        writer.send(append(0, b"news"))
-        (answer,) = await reader.receive()
-        assert isinstance(answer, SegmentRead)
-        assert (bytes(answer.data), answer.at_tail) == (b"news", True)
-
-
-# --- the end of a connection ------------------------------------------------------------------------------------
-
-
-async def test_replies_written_before_a_soft_end_arrive(peer: Peer) -> None:
-    peer.send(create(), Hello(4, 1), KeepAlive())
-    rest = await peer.closed()
-    assert rest == encode(SegmentCreated(1, SEGMENT)) + encode(Hello(17, 5))
 
 
 @pytest.mark.parametrize("hello", [Hello(4, 1), Hello(99, 18)], ids=["older", "newer"])
@@ -109,24 +76,12 @@ async def test_a_soft_end_delivers_replies_that_do_not_fit_the_sockets_buffers(s
         assert rest.endswith(encode(Hello(17, 5)))
 
 
-async def test_a_peer_that_ends_its_direction_gets_the_replies_to_what_it_sent(started: Started) -> None:
-    async with started() as store, await Peer.connect(store) as peer:
-        peer.send(create(), set_up(), append(0))
-        peer.writer.write_eof()
-        assert len(await peer.receive(4)) == 3
-        await until(lambda: not store.server.hub.connections)
-
-
 async def test_replies_do_not_wait_for_acknowledgements_of_those_before(started: Started) -> None:
     async with started() as store, await Peer.connect(store) as peer:
         assert await peer.ask(KeepAlive()) == [KeepAlive()]
         (connection,) = store.server.hub.connections
-        assert connection.transport is not None
         accepted = connection.transport.get_extra_info("socket")
         assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-# --- malformed frames -------------------------------------------------------------------------------------------
 
 
 def malformed() -> list[Any]:
@@ -169,15 +124,6 @@ async def test_a_malformed_frame_ends_its_connection_and_is_logged_and_counted_a
         assert counters.internal_errors == 0
 
 
-async def test_a_broken_rule_of_appends_ends_the_connection_and_is_counted(
-    store: MockSegmentStore, peer: Peer, caplog: pytest.LogCaptureFixture
-) -> None:
-    peer.send(HELLO, append(0))
-    assert await peer.closed() == encode(Hello(17, 5))
-    assert store.server.service.counters.protocol_violations == 1
-    assert "APPEND_BLOCK_END" in caplog.text
-
-
 async def test_a_stop_at_once_blames_no_peers_when_all_have_gone(
     started: Started, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -186,9 +132,6 @@ async def test_a_stop_at_once_blames_no_peers_when_all_have_gone(
         await store.server.stop(drain_s=0)
         assert await peer.closed() == b""
     assert "did not read their replies" not in caplog.text
-
-
-# --- many -------------------------------------------------------------------------------------------------------
 
 
 async def test_hundreds_of_connections_that_come_and_go_leave_nothing(started: Started) -> None:
@@ -215,9 +158,6 @@ async def test_hundreds_of_connections_that_come_and_go_leave_nothing(started: S
         assert counters.connections == 101
         assert counters.internal_errors == 0
         assert await keeper.ask(KeepAlive()) == [KeepAlive()]
-
-
-# --- what the log says ------------------------------------------------------------------------------------------
 
 
 async def test_what_a_peer_broke_is_logged_with_its_address_and_with_what_it_seems_to_speak(

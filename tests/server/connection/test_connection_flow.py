@@ -3,21 +3,27 @@
 Everything is driven by hand: see `driven`.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from segstore.server.connection.deadlines import Missed
 from segstore.wire import AppendBlock, KeepAlive, SegmentCreated, SegmentRead, StreamSegmentInfo, encode
-from tests.server.connection.driven import INFO, PART, PONG, WAITING_READ_BYTES, Room, account, exists, filled, idle
+from tests.server.connection.driven import (
+    INFO,
+    PART,
+    PONG,
+    WAITING_READ_BYTES,
+    Line,
+    NewRoom,
+    Room,
+    account,
+    exists,
+    filled,
+    idle,
+)
 from tests.server.support import HELLO, SEGMENT, WRITER, append, create, read
 
-# --- reading ----------------------------------------------------------------------------------------------------
 
-
-def test_what_was_read_and_not_executed_waits_for_the_next_step_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
-    line = room.connect()
+def test_what_was_read_and_not_executed_waits_for_the_next_step_in_order(room: Room, line: Line) -> None:
     sizes = [line.queue(PONG, create())]
     assert (line.answers(), line.socket.reads) == ([], False)
     assert account(room, line) == sizes[0]
@@ -30,21 +36,9 @@ def test_what_was_read_and_not_executed_waits_for_the_next_step_in_order(monkeyp
     assert line.connection.bytes_in == sum(sizes)
 
 
-def test_a_connection_that_has_executed_all_of_a_read_needs_no_other_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
-    line = room.connect()
-    line.send(PONG)
-    assert room.loop.is_idle
-    assert line.socket.reads
-    room.run()
-    assert "resume" not in line.socket.calls
-
-
 def test_a_connection_with_more_requests_than_a_step_is_read_again_when_all_are_executed(
-    monkeypatch: pytest.MonkeyPatch,
+    room: Room, line: Line
 ) -> None:
-    room = Room(monkeypatch)
-    line = room.connect()
     room.step(50)
     line.send(*[INFO] * 200)
     assert room.counters.requests == 50
@@ -57,20 +51,15 @@ def test_a_connection_with_more_requests_than_a_step_is_read_again_when_all_are_
     assert line.socket.calls == ["resume"]
 
 
-def test_the_rest_of_a_long_read_is_executed_as_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
-    line = room.connect()
+def test_the_rest_of_a_long_read_is_executed_as_it_was_read(room: Room, line: Line) -> None:
     line.queue(PONG, *[INFO] * 4_000)
     room.hub.buffers.view[:] = bytes(len(room.hub.buffers.view))  # the next read
     room.run()
     assert room.counters.requests == 4_000
 
 
-# --- a peer that does not read ----------------------------------------------------------------------------------
-
-
-def test_a_peer_that_does_not_read_is_not_read_until_it_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, connection_outstanding_bytes=100)
+def test_a_peer_that_does_not_read_is_not_read_until_it_has_caught_up(new_room: NewRoom) -> None:
+    room = new_room(connection_outstanding_bytes=100)
     line = room.connect()
     line.socket.is_stuck = True
     line.send(*[PONG] * 12)
@@ -95,8 +84,7 @@ def test_a_peer_that_does_not_read_is_not_read_until_it_has_caught_up(monkeypatc
     assert account(room, line) == 14 + len(encode(SegmentCreated(1, SEGMENT)))
 
 
-def test_what_a_peer_reads_later_is_seen_by_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
+def test_what_a_peer_reads_later_is_seen_by_the_sweep(room: Room) -> None:
     line = idle(room)
     line.socket.is_stuck = True
     line.send(PONG)
@@ -109,10 +97,8 @@ def test_what_a_peer_reads_later_is_seen_by_the_sweep(monkeypatch: pytest.Monkey
     assert not room.loop.has_timers
 
 
-def test_what_is_executed_for_a_peer_that_does_not_read_is_bounded_within_a_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch, connection_outstanding_bytes=1024 * 1024)
+def test_what_is_executed_for_a_peer_that_does_not_read_is_bounded_within_a_step(new_room: NewRoom) -> None:
+    room = new_room(connection_outstanding_bytes=1024 * 1024)
     line = filled(room, 600_000)
     line.socket.is_stuck = True
     before = room.counters.requests
@@ -127,9 +113,9 @@ def test_what_is_executed_for_a_peer_that_does_not_read_is_bounded_within_a_step
 
 
 def test_a_peer_that_reads_nothing_has_a_deadline_from_the_moment_it_was_behind(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    new_room: NewRoom, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = Room(monkeypatch, stalled_peer_timeout_s=60)
+    room = new_room(stalled_peer_timeout_s=60)
     line = idle(room)
     line.connection.pause_writing()  # a transport may say so at any time
     room.loop.sweep(59.5)
@@ -140,8 +126,8 @@ def test_a_peer_that_reads_nothing_has_a_deadline_from_the_moment_it_was_behind(
     assert room.counters.deadlines_missed == 1
 
 
-def test_a_peer_that_reads_slowly_has_its_time_again_and_is_cut_when_it_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, connection_outstanding_bytes=100, stalled_peer_timeout_s=60)
+def test_a_peer_that_reads_slowly_has_its_time_again_and_is_cut_when_it_stops(new_room: NewRoom) -> None:
+    room = new_room(connection_outstanding_bytes=100, stalled_peer_timeout_s=60)
     line = room.connect()
     line.socket.is_stuck = True
     line.send(*[PONG] * 20)
@@ -155,9 +141,7 @@ def test_a_peer_that_reads_slowly_has_its_time_again_and_is_cut_when_it_stops(mo
     assert (line.socket.calls, room.counters.deadlines_missed) == (["abort"], 1)
 
 
-def test_the_time_of_a_frame_starts_again_when_its_peer_has_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
-    line = room.connect()
+def test_the_time_of_a_frame_starts_again_when_its_peer_has_read(room: Room, line: Line) -> None:
     line.send(HELLO, PART)
     since = line.waits.frame_since
     assert since is not None
@@ -168,10 +152,8 @@ def test_the_time_of_a_frame_starts_again_when_its_peer_has_read(monkeypatch: py
     assert line.waits.frame_since == room.loop.now_s
 
 
-def test_reads_woken_for_a_peer_that_does_not_read_are_answered_when_it_has_caught_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch, connection_outstanding_bytes=100)
+def test_reads_woken_for_a_peer_that_does_not_read_are_answered_when_it_has_caught_up(new_room: NewRoom) -> None:
+    room = new_room(connection_outstanding_bytes=100)
     writer = filled(room, 0)
     line = room.connect()
     line.send(read(0, 10), read(0, 10, request_id=5))
@@ -192,8 +174,7 @@ def test_reads_woken_for_a_peer_that_does_not_read_are_answered_when_it_has_caug
     assert account(room, line) == 0
 
 
-def test_reads_that_are_woken_while_much_output_is_queued_are_answered_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
+def test_reads_that_are_woken_while_much_output_is_queued_are_answered_later(room: Room) -> None:
     writer, line = filled(room, 0), room.connect()
     line.send(*[read(0, 700_000, request_id=each) for each in range(5)])
     writer.send(append(2, bytes(600_000)))
@@ -204,9 +185,8 @@ def test_reads_that_are_woken_while_much_output_is_queued_are_answered_later(mon
 
 
 def test_an_unexpected_error_in_a_read_that_is_answered_late_ends_its_connection_only(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    room: Room, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = Room(monkeypatch)
     writer, line = filled(room, 0), room.connect()
     line.send(*[read(0, 700_000, request_id=each) for each in range(3)])
     writer.send(append(2, bytes(600_000)))
@@ -220,11 +200,8 @@ def test_an_unexpected_error_in_a_read_that_is_answered_late_ends_its_connection
     assert writer.answers()[-1] == PONG
 
 
-# --- parts ------------------------------------------------------------------------------------------------------
-
-
-def test_an_incomplete_frame_is_counted_and_has_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, frame_timeout_s=60)
+def test_an_incomplete_frame_is_counted_and_has_a_deadline(new_room: NewRoom) -> None:
+    room = new_room(frame_timeout_s=60)
     line = idle(room)
     line.send(PART)
     assert account(room, line) == len(PART)
@@ -236,17 +213,15 @@ def test_an_incomplete_frame_is_counted_and_has_a_deadline(monkeypatch: pytest.M
     assert room.counters.deadlines_missed == 1
 
 
-def test_the_account_of_a_frame_ends_with_its_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
-    line = room.connect()
+def test_the_account_of_a_frame_ends_with_its_rest(room: Room, line: Line) -> None:
     line.send(PART)
     line.send(encode(PONG)[5:])
     assert line.answers() == [PONG]
     assert account(room, line) == 0
 
 
-def test_an_append_block_without_bytes_has_a_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, frame_timeout_s=60)
+def test_an_append_block_without_bytes_has_a_deadline_too(new_room: NewRoom) -> None:
+    room = new_room(frame_timeout_s=60)
     line = filled(room, 0)
     room.loop.sweep()
     assert not room.loop.has_timers
@@ -259,8 +234,8 @@ def test_an_append_block_without_bytes_has_a_deadline_too(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("missed", [Missed.FIRST_FRAME, Missed.FRAME, Missed.BLOCK])
-def test_bytes_are_not_missed_while_the_store_does_not_read(monkeypatch: pytest.MonkeyPatch, missed: Missed) -> None:
-    room = Room(monkeypatch, connection_outstanding_bytes=10)
+def test_bytes_are_not_missed_while_the_store_does_not_read(new_room: NewRoom, missed: Missed) -> None:
+    room = new_room(connection_outstanding_bytes=10)
     line, full = room.connect(), room.connect()
     line.queue(create())
     line.connection.missed(missed, room.loop.now_s)
@@ -279,11 +254,8 @@ def test_bytes_are_not_missed_while_the_store_does_not_read(monkeypatch: pytest.
     assert room.counters.deadlines_missed == 2
 
 
-# --- replies that wait for the disk -----------------------------------------------------------------------------
-
-
-def test_replies_leave_with_the_commits_that_they_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, disk=True, record=True)
+def test_replies_leave_with_the_commits_that_they_wait_for(new_room: NewRoom) -> None:
+    room = new_room(disk=True, record=True)
     line = room.connect()
     line.send(PONG)
     assert line.answers() == [PONG]
@@ -298,8 +270,8 @@ def test_replies_leave_with_the_commits_that_they_wait_for(monkeypatch: pytest.M
     assert room.log.bytes[1, "out"] == encode(PONG) * 4
 
 
-def test_what_is_durable_leaves_after_any_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, disk=True)
+def test_what_is_durable_leaves_after_any_read(new_room: NewRoom) -> None:
+    room = new_room(disk=True)
     one, other = room.connect(), room.connect()
     room.disk.behind()
     one.send(PONG)
@@ -309,8 +281,8 @@ def test_what_is_durable_leaves_after_any_read(monkeypatch: pytest.MonkeyPatch) 
     assert one.answers() == [PONG]
 
 
-def test_a_commit_for_another_does_not_change_the_time_of_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, disk=True)
+def test_a_commit_for_another_does_not_change_the_time_of_a_frame(new_room: NewRoom) -> None:
+    room = new_room(disk=True)
     line = room.connect()
     line.send(HELLO)
     room.disk.behind()
@@ -322,8 +294,8 @@ def test_a_commit_for_another_does_not_change_the_time_of_a_frame(monkeypatch: p
     assert line.waits.frame_since == since
 
 
-def test_large_replies_that_wait_for_the_disk_are_counted_until_they_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, disk=True)
+def test_large_replies_that_wait_for_the_disk_are_counted_until_they_leave(new_room: NewRoom) -> None:
+    room = new_room(disk=True)
     line = filled(room, 100_000)
     room.disk.behind()
     line.send(read(0, 16_000))
@@ -336,8 +308,8 @@ def test_large_replies_that_wait_for_the_disk_are_counted_until_they_leave(monke
     assert max(map(len, line.socket.written)) == 50_000, "payloads are not copied"
 
 
-def test_a_peer_with_too_many_replies_held_is_not_read_until_enough_have_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, disk=True, connection_outstanding_bytes=30)
+def test_a_peer_with_too_many_replies_held_is_not_read_until_enough_have_left(new_room: NewRoom) -> None:
+    room = new_room(disk=True, connection_outstanding_bytes=30)
     line = room.connect()
     line.send(HELLO)
     assert line.answers() == [HELLO]
@@ -362,8 +334,8 @@ def test_a_peer_with_too_many_replies_held_is_not_read_until_enough_have_left(mo
     assert line.answers() == [PONG] * 4 + [SegmentCreated(1, SEGMENT)]
 
 
-def test_a_peer_is_not_read_while_the_disk_is_full_whatever_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, disk=True)
+def test_a_peer_is_not_read_while_the_disk_is_full_whatever_leaves(new_room: NewRoom) -> None:
+    room = new_room(disk=True)
     line = room.connect()
     line.send(HELLO)
     room.disk.behind()
@@ -385,8 +357,8 @@ def test_a_peer_is_not_read_while_the_disk_is_full_whatever_leaves(monkeypatch: 
     assert line.socket.reads
 
 
-def test_a_full_disk_pauses_nothing_for_a_connection_that_closes(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, disk=True)
+def test_a_full_disk_pauses_nothing_for_a_connection_that_closes(new_room: NewRoom) -> None:
+    room = new_room(disk=True)
     line = room.connect()
     room.disk.is_full = True
     line.socket.calls.append("close")
@@ -395,8 +367,8 @@ def test_a_full_disk_pauses_nothing_for_a_connection_that_closes(monkeypatch: py
     assert line.socket.reads
 
 
-def test_what_is_held_for_a_connection_that_is_cut_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, disk=True)
+def test_what_is_held_for_a_connection_that_is_cut_does_not_leave(new_room: NewRoom) -> None:
+    room = new_room(disk=True)
     line = room.connect()
     line.send(HELLO)
     room.disk.behind()
@@ -408,9 +380,9 @@ def test_what_is_held_for_a_connection_that_is_cut_does_not_leave(monkeypatch: p
 
 
 def test_a_disk_that_fails_ends_connections_at_once_with_its_reason(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    new_room: NewRoom, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = Room(monkeypatch, disk=True, record=True)
+    room = new_room(disk=True, record=True)
     line = room.connect()
     line.send(HELLO)
     room.disk.behind()
@@ -427,10 +399,8 @@ def test_a_disk_that_fails_ends_connections_at_once_with_its_reason(
     assert "closed: the disk is gone" in caplog.text
 
 
-def test_a_commit_closes_a_connection_that_has_ended_once_all_replies_have_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch, disk=True)
+def test_a_commit_closes_a_connection_that_has_ended_once_all_replies_have_left(new_room: NewRoom) -> None:
+    room = new_room(disk=True)
     line = room.connect()
     line.send(HELLO)
     for _ in range(2):

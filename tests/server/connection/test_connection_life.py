@@ -3,8 +3,6 @@
 Everything is driven by hand: see `driven`.
 """
 
-from __future__ import annotations
-
 import logging
 import socket
 
@@ -24,7 +22,7 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.trace import Direction
-from tests.server.connection.driven import INFO, PART, PONG, Room, account, exists, filled, idle
+from tests.server.connection.driven import INFO, PART, PONG, Line, NewRoom, Room, account, exists, filled, idle
 from tests.server.support import HELLO, SEGMENT, WRITER, append, create, read, set_up
 
 MALFORMED = b"\0\0\0\0\0\0\0\0"
@@ -40,13 +38,8 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     ]
 
 
-# --- opening ----------------------------------------------------------------------------------------------------
-
-
-def test_connections_are_recorded_with_their_addresses_and_numbers_and_all_bytes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch, record=True)
+def test_connections_are_recorded_with_their_addresses_and_numbers_and_all_bytes(new_room: NewRoom) -> None:
+    room = new_room(record=True)
     first, second = room.connect(), room.connect(admin=True, peername="/run/peer")
     assert [first.session.peer, second.session.peer] == [PEER, "/run/peer"]
     assert room.log.begun == [{"peer": PEER, "store": STORE}, {"peer": "/run/peer", "store": STORE, "port": "admin"}]
@@ -57,8 +50,7 @@ def test_connections_are_recorded_with_their_addresses_and_numbers_and_all_bytes
     assert room.log.bytes == {(1, "in"): 2 * pong, (1, "out"): 2 * pong, (2, "in"): hello, (2, "out"): hello}
 
 
-def test_connections_and_their_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
+def test_connections_and_their_bytes_are_counted(room: Room) -> None:
     first, second, _ = room.connect(), room.connect(), room.connect()
     assert (room.counters.connections, room.counters.connections_open) == (3, 3)
     sizes = [first.send(HELLO), first.send(create(), PONG), second.send(HELLO)]
@@ -74,8 +66,7 @@ def test_connections_and_their_bytes_are_counted(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("admin", [False, True])
-def test_a_connection_serves_the_requests_of_its_port(monkeypatch: pytest.MonkeyPatch, admin: bool) -> None:
-    room = Room(monkeypatch)
+def test_a_connection_serves_the_requests_of_its_port(room: Room, admin: bool) -> None:
     line = room.connect(admin=admin)
     assert (line.connection.admin, line.session.admin) == (admin, admin)
     line.send(FlushToStorage(0, "", 5))
@@ -88,9 +79,9 @@ FULL = "1 connections are open, the limit (max_connections)"
 
 @pytest.mark.parametrize("why", ["the store shuts down", "the disk is gone", FULL])
 def test_a_refused_connection_is_cut_counted_and_recorded_with_the_reason(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, why: str
+    new_room: NewRoom, caplog: pytest.LogCaptureFixture, why: str
 ) -> None:
-    room = Room(monkeypatch, record=True, disk=True, max_connections=1 if why == FULL else 2)
+    room = new_room(record=True, disk=True, max_connections=1 if why == FULL else 2)
     served = room.connect()
     if why == "the disk is gone":
         room.disk.failure = why
@@ -105,34 +96,21 @@ def test_a_refused_connection_is_cut_counted_and_recorded_with_the_reason(
     assert (f"refused: {why}" in caplog.text) is not room.hub.closing
 
 
-def test_the_first_frame_has_its_time_from_the_opening(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, first_frame_timeout_s=30)
-    line = room.connect()
-    room.loop.sweep(29)
-    assert line.socket.calls == []
-    room.loop.sweep(1)
-    assert line.socket.calls == ["close"]
-
-
-def test_rules_see_the_number_of_the_store_and_answer_in_its_wire_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, rules=True, number=3)
+def test_rules_see_the_number_of_the_store_and_answer_in_its_wire_version(new_room: NewRoom) -> None:
+    room = new_room(rules=True, number=3)
     room.faults.add("type = GET_STREAM_SEGMENT_INFO", do="NoSuchSegment")
     first, second = room.connect(), room.connect()
     second.send(create(), INFO)
     assert second.answers() == [SegmentCreated(1, SEGMENT), NoSuchSegment(1, SEGMENT, "", -1)]
     observer = room.faults.observer
-    assert observer is not None
     assert [(request.store, request.connection) for request in observer.requests()] == [(3, 2)] * 2
     assert (first.connection.number, second.connection.number) == (1, 2)
 
 
-# --- closed -----------------------------------------------------------------------------------------------------
-
-
 def test_a_peer_that_ends_its_side_is_closed_without_a_word(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    new_room: NewRoom, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = Room(monkeypatch, record=True)
+    room = new_room(record=True)
     line = room.connect()
     line.send(PONG)
     assert not line.connection.eof_received(), "the transport need not stay open"
@@ -142,9 +120,7 @@ def test_a_peer_that_ends_its_side_is_closed_without_a_word(
     assert warnings(caplog) == []
 
 
-def test_a_peer_that_ends_its_side_gets_the_reply_that_was_to_be_written_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
-    line = room.connect()
+def test_a_peer_that_ends_its_side_gets_the_reply_that_was_to_be_written_next(room: Room, line: Line) -> None:
     line.send(create(), read())
     line.answers()
     room.clock.advance(room.service.settings.long_poll_s)  # the read is answered, empty, in the next iteration
@@ -153,11 +129,7 @@ def test_a_peer_that_ends_its_side_gets_the_reply_that_was_to_be_written_next(mo
     assert [type(answer) for answer in line.answers()] == [SegmentRead]
 
 
-def test_a_peer_that_ends_its_side_with_requests_pending_is_closed_behind_their_replies(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch)
-    line = room.connect()
+def test_a_peer_that_ends_its_side_with_requests_pending_is_closed_behind_their_replies(room: Room, line: Line) -> None:
     line.queue(PONG, create())
     assert line.connection.eof_received(), "the transport is needed for the replies"
     assert line.socket.calls == []
@@ -170,9 +142,9 @@ def test_a_peer_that_ends_its_side_with_requests_pending_is_closed_behind_their_
 @pytest.mark.parametrize("overtake", [False, True])
 @pytest.mark.parametrize("at", ["before", "after"])
 def test_requests_and_replies_that_a_rule_holds_as_their_peer_ends_its_side_are_executed_and_sent(
-    monkeypatch: pytest.MonkeyPatch, at: str, overtake: bool
+    new_room: NewRoom, at: str, overtake: bool
 ) -> None:
-    room = Room(monkeypatch, rules=True)
+    room = new_room(rules=True)
     room.faults.add("type = CREATE_SEGMENT", do={"hold": at, "overtake": overtake}, name="held")
     line = room.connect()
     line.send(create())
@@ -189,9 +161,9 @@ def test_requests_and_replies_that_a_rule_holds_as_their_peer_ends_its_side_are_
 
 @pytest.mark.parametrize("at", ["before", "after"])
 def test_a_read_that_waits_as_its_peer_ends_its_side_is_not_answered_behind_delayed_replies(
-    monkeypatch: pytest.MonkeyPatch, at: str
+    new_room: NewRoom, at: str
 ) -> None:
-    room = Room(monkeypatch, rules=True)
+    room = new_room(rules=True)
     room.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"hold": at, "overtake": True}, name="held")
     line = room.connect()
     line.send(create(), read(), INFO)
@@ -210,9 +182,9 @@ def test_a_read_that_waits_as_its_peer_ends_its_side_is_not_answered_behind_dela
 @pytest.mark.parametrize("at", ["before", "after"])
 @pytest.mark.parametrize("part", [PART, encode(AppendBlock(WRITER, b"no end"))], ids=["frame", "block"])
 def test_what_is_incomplete_as_its_peer_ends_its_side_has_no_deadline_while_replies_are_delayed(
-    monkeypatch: pytest.MonkeyPatch, part: bytes, at: str, overtake: bool
+    new_room: NewRoom, part: bytes, at: str, overtake: bool
 ) -> None:
-    room = Room(monkeypatch, rules=True, frame_timeout_s=5)
+    room = new_room(rules=True, frame_timeout_s=5)
     line = room.connect()
     line.send(create("a/b/0"), set_up("a/b/0"))
     line.answers()
@@ -228,10 +200,8 @@ def test_what_is_incomplete_as_its_peer_ends_its_side_has_no_deadline_while_repl
     assert line.socket.calls == ["close"]
 
 
-def test_an_end_behind_a_malformed_frame_is_no_error_while_a_rule_holds_a_request(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch, rules=True)
+def test_an_end_behind_a_malformed_frame_is_no_error_while_a_rule_holds_a_request(new_room: NewRoom) -> None:
+    room = new_room(rules=True)
     room.faults.add("type = CREATE_SEGMENT", do={"hold": "before", "overtake": True}, name="held")
     line = room.connect()
     line.send(create(), b"\0\0\0\0\0\0\0\0")
@@ -241,10 +211,7 @@ def test_an_end_behind_a_malformed_frame_is_no_error_while_a_rule_holds_a_reques
     assert line.socket.calls[-1] == "close"
 
 
-def test_a_connection_that_has_executed_what_its_peer_sent_before_its_end_needs_no_other_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch)
+def test_a_connection_that_has_executed_what_its_peer_sent_before_its_end_needs_no_other_step(room: Room) -> None:
     line, other = room.connect(), room.connect()
     line.queue(PONG)
     other.send(Hello(18, 18))
@@ -257,9 +224,9 @@ def test_a_connection_that_has_executed_what_its_peer_sent_before_its_end_needs_
 
 @pytest.mark.parametrize("is_tls", [False, True])
 def test_a_peer_that_ends_its_side_gets_the_replies_that_wait_for_the_disk_except_under_tls(
-    monkeypatch: pytest.MonkeyPatch, is_tls: bool
+    new_room: NewRoom, is_tls: bool
 ) -> None:
-    room = Room(monkeypatch, disk=True)
+    room = new_room(disk=True)
     line = room.connect(**({"sslcontext": object()} if is_tls else {}))
     line.send(PONG)
     room.disk.behind()
@@ -271,17 +238,17 @@ def test_a_peer_that_ends_its_side_gets_the_replies_that_wait_for_the_disk_excep
     assert line.socket.calls == ["close"]
 
 
-def test_a_peer_that_ends_its_side_while_nothing_is_held_needs_no_transport(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, disk=True)
+def test_a_peer_that_ends_its_side_while_nothing_is_held_needs_no_transport(new_room: NewRoom) -> None:
+    room = new_room(disk=True)
     line = room.connect()
     line.send(PONG)
     assert line.connection.eof_received() is False
 
 
 def test_a_connection_that_waits_for_the_disk_to_close_is_not_read_and_has_a_deadline(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    new_room: NewRoom, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = Room(monkeypatch, record=True, disk=True, linger_s=5)
+    room = new_room(record=True, disk=True, linger_s=5)
     line = idle(room)
     room.disk.behind()
     line.send(PONG)
@@ -298,8 +265,8 @@ def test_a_connection_that_waits_for_the_disk_to_close_is_not_read_and_has_a_dea
     assert line.answers() == []
 
 
-def test_a_connection_that_closes_has_a_deadline_from_its_closing(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, linger_s=5)
+def test_a_connection_that_closes_has_a_deadline_from_its_closing(new_room: NewRoom) -> None:
+    room = new_room(linger_s=5)
     line = room.connect()
     line.send(HELLO)
     line.socket.is_stuck = True
@@ -314,10 +281,8 @@ def test_a_connection_that_closes_has_a_deadline_from_its_closing(monkeypatch: p
 
 
 def test_a_connection_whose_transport_closes_late_is_closed_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    room: Room, line: Line, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = Room(monkeypatch)
-    line = room.connect()
     line.socket.closes_late = True
     line.connection.end("it is to go")
     line.connection.end("once more")
@@ -328,10 +293,10 @@ def test_a_connection_whose_transport_closes_late_is_closed_once(
 
 @pytest.mark.parametrize("is_closing", [False, True])
 def test_why_a_connection_is_closed_is_logged_with_its_peer(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_closing: bool
+    new_room: NewRoom, caplog: pytest.LogCaptureFixture, is_closing: bool
 ) -> None:
     caplog.set_level(logging.INFO, "segstore")
-    room = Room(monkeypatch, record=True)
+    room = new_room(record=True)
     line = room.connect()
     line.send(HELLO)
     room.hub.closing = is_closing
@@ -346,19 +311,15 @@ def test_why_a_connection_is_closed_is_logged_with_its_peer(
 
 @pytest.mark.parametrize(("ending", "replies"), [(SessionEnding.FLUSHED, 1), (SessionEnding.DROPPED, 0)])
 def test_a_connection_that_is_ended_writes_what_is_queued_or_drops_it(
-    monkeypatch: pytest.MonkeyPatch, ending: SessionEnding, replies: int
+    room: Room, line: Line, ending: SessionEnding, replies: int
 ) -> None:
-    room = Room(monkeypatch)
-    line = room.connect()
     line.session.reply(PONG)
     line.connection.end("it is to go", ending)
     assert line.answers() == [PONG] * replies
     assert (line.session.out, line.socket.calls) == ([], ["close"])
 
 
-def test_what_is_pending_has_no_account_when_its_connection_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
-    line = room.connect()
+def test_what_is_pending_has_no_account_when_its_connection_is_ended(room: Room, line: Line) -> None:
     line.socket.is_stuck = True
     line.send(HELLO)
     line.queue(create())
@@ -371,8 +332,8 @@ def test_what_is_pending_has_no_account_when_its_connection_is_ended(monkeypatch
     assert room.hub.outstanding_bytes == 0
 
 
-def test_bytes_behind_the_end_are_recorded_and_counted_and_not_executed(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, record=True)
+def test_bytes_behind_the_end_are_recorded_and_counted_and_not_executed(new_room: NewRoom) -> None:
+    room = new_room(record=True)
     line = room.connect()
     line.socket.is_stuck = True
     sizes = [line.send(Hello(18, 18)), line.send(create())]
@@ -385,8 +346,7 @@ def test_bytes_behind_the_end_are_recorded_and_counted_and_not_executed(monkeypa
     assert room.log.ended == {1: (Direction.REPLY, {"reason": "it speaks wire versions 18 to 18, this store 5 to 17"})}
 
 
-def test_a_reply_for_a_transport_that_closes_by_itself_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
+def test_a_reply_for_a_transport_that_closes_by_itself_is_dropped(room: Room) -> None:
     line, writer = room.connect(), room.connect()
     writer.send(create(), set_up())
     line.send(read())
@@ -400,10 +360,8 @@ def test_a_reply_for_a_transport_that_closes_by_itself_is_dropped(monkeypatch: p
 
 
 def test_requests_that_are_pending_when_a_transport_closes_by_itself_are_executed_once_it_is_lost(
-    monkeypatch: pytest.MonkeyPatch,
+    room: Room, line: Line
 ) -> None:
-    room = Room(monkeypatch)
-    line = room.connect()
     line.queue(create())
     line.socket.calls.append("abort")
     line.connection.catch_up_soon()
@@ -415,9 +373,9 @@ def test_requests_that_are_pending_when_a_transport_closes_by_itself_are_execute
 
 
 def test_a_malformed_frame_is_logged_and_recorded_with_what_was_wrong(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    new_room: NewRoom, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = Room(monkeypatch, record=True)
+    room = new_room(record=True)
     line = room.connect()
     line.send(PONG, MALFORMED)
     assert line.answers() == [PONG]
@@ -433,9 +391,9 @@ def test_a_malformed_frame_is_logged_and_recorded_with_what_was_wrong(
 
 
 def test_a_malformed_frame_behind_a_request_that_ends_the_connection_is_not_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    new_room: NewRoom, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = Room(monkeypatch, record=True)
+    room = new_room(record=True)
     line = room.connect()
     line.send(Hello(18, 18), MALFORMED)
     room.run()
@@ -445,9 +403,9 @@ def test_a_malformed_frame_behind_a_request_that_ends_the_connection_is_not_logg
 
 
 def test_an_unexpected_error_is_logged_and_closes_its_connection(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    new_room: NewRoom, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = Room(monkeypatch, record=True)
+    room = new_room(record=True)
     line = room.connect()
     monkeypatch.setattr(room.service.store, "create_segment", lambda *_, **__: 1 // 0)
     line.send(create())
@@ -458,13 +416,10 @@ def test_an_unexpected_error_is_logged_and_closes_its_connection(
     assert room.log.ended == {1: (Direction.REPLY, {"reason": "unexpected error in a request"})}
 
 
-# --- cut --------------------------------------------------------------------------------------------------------
-
-
 def test_a_connection_that_is_cut_is_recorded_and_logged_with_the_reason_and_has_no_account(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    new_room: NewRoom, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = Room(monkeypatch, record=True)
+    room = new_room(record=True)
     line = room.connect()
     line.socket.is_stuck = True
     line.send(PONG)
@@ -487,18 +442,16 @@ def test_a_connection_that_is_cut_is_recorded_and_logged_with_the_reason_and_has
 @pytest.mark.parametrize("end", ["cut", "end"])
 @pytest.mark.parametrize("data", [PART, AppendBlock(WRITER, bytes(1000))], ids=["frame", "block"])
 def test_what_is_incomplete_is_dropped_when_the_connection_is_cut_or_ended(
-    monkeypatch: pytest.MonkeyPatch, data: bytes | AppendBlock, end: str
+    room: Room, line: Line, data: bytes | AppendBlock, end: str
 ) -> None:
-    room = Room(monkeypatch)
-    line = room.connect()
     line.send(create(), set_up(), data)
     assert account(room, line) == (1000 if isinstance(data, AppendBlock) else len(data))
     getattr(line.connection, end)("enough")
     assert line.connection.received.held_bytes == account(room, line) == 0
 
 
-def test_replies_of_a_connection_that_is_cut_are_dropped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, rules=True, disk=True)
+def test_replies_of_a_connection_that_is_cut_are_dropped_at_once(new_room: NewRoom) -> None:
+    room = new_room(rules=True, disk=True)
     filled(room, 100_000)
     line = room.connect()
     room.disk.behind()
@@ -507,7 +460,6 @@ def test_replies_of_a_connection_that_is_cut_are_dropped_at_once(monkeypatch: py
     room.faults.add("type = READ_SEGMENT", do={"hold": "after"})
     line.send(read(length=100_000))
     lane = line.connection._lane
-    assert lane is not None
     assert lane.held_bytes > 100_000
     line.connection.cut("the hub needs its memory")
     assert [out for _, _, out in room.disk.held] == [[]]
@@ -515,9 +467,9 @@ def test_replies_of_a_connection_that_is_cut_are_dropped_at_once(monkeypatch: py
 
 
 def test_requests_of_a_connection_that_is_cut_are_not_executed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    new_room: NewRoom, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = Room(monkeypatch, record=True)
+    room = new_room(record=True)
     line = room.connect()
     line.queue(create())
     line.connection.abort()
@@ -529,10 +481,8 @@ def test_requests_of_a_connection_that_is_cut_are_not_executed(
     assert warnings(caplog) == []
 
 
-def test_a_rule_that_resets_a_connection_lets_earlier_replies_leave_and_is_recorded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch, rules=True, record=True)
+def test_a_rule_that_resets_a_connection_lets_earlier_replies_leave_and_is_recorded(new_room: NewRoom) -> None:
+    room = new_room(rules=True, record=True)
     room.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"close": "before", "reset": True}, name="cut")
     line = room.connect()
     line.send(create(), INFO, PONG)
@@ -543,8 +493,8 @@ def test_a_rule_that_resets_a_connection_lets_earlier_replies_leave_and_is_recor
     assert room.log.ended == {1: (Direction.REPLY, {"reason": "fault 'cut': close before"})}
 
 
-def test_a_rule_that_resets_a_connection_that_is_lost_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, rules=True, record=True)
+def test_a_rule_that_resets_a_connection_that_is_lost_is_recorded(new_room: NewRoom) -> None:
+    room = new_room(rules=True, record=True)
     room.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"close": "before", "reset": True}, name="cut")
     line = room.connect()
     line.queue(INFO, create())
@@ -553,11 +503,8 @@ def test_a_rule_that_resets_a_connection_that_is_lost_is_recorded(monkeypatch: p
     assert not exists(room)
 
 
-# --- rules and the end ------------------------------------------------------------------------------------------
-
-
-def test_a_connection_that_ends_waits_for_replies_that_a_rule_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, rules=True)
+def test_a_connection_that_ends_waits_for_replies_that_a_rule_delays(new_room: NewRoom) -> None:
+    room = new_room(rules=True)
     room.faults.add("type = CREATE_SEGMENT", do="hold after", name="reply")
     line = room.connect()
     line.send(create())
@@ -571,9 +518,9 @@ def test_a_connection_that_ends_waits_for_replies_that_a_rule_delays(monkeypatch
 
 @pytest.mark.parametrize("is_closing", [False, True])
 def test_a_connection_that_is_dropped_or_whose_store_closes_waits_for_no_delayed_reply(
-    monkeypatch: pytest.MonkeyPatch, is_closing: bool
+    new_room: NewRoom, is_closing: bool
 ) -> None:
-    room = Room(monkeypatch, rules=True)
+    room = new_room(rules=True)
     room.faults.add("type = CREATE_SEGMENT", do="hold after", name="reply")
     line = room.connect()
     line.send(create())

@@ -3,23 +3,21 @@
 Everything is driven by hand: see `driven`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 from segstore.wire import CreateTransientSegment, SegmentCreated, SegmentRead
 from segstore.wire.trace import Direction
-from tests.server.connection.driven import INFO, PONG, Line, Room, account, exists, filled
+from tests.server.connection.driven import INFO, PONG, Line, NewRoom, Room, account, exists, filled
 from tests.server.support import HELLO, SEGMENT, WRITER, create, read
 
 
 @pytest.mark.parametrize("error", [None, ConnectionResetError("reset by the peer")])
 def test_a_lost_connection_is_recorded_as_ended_by_its_peer_with_the_error(
-    monkeypatch: pytest.MonkeyPatch, error: Exception | None
+    new_room: NewRoom, error: Exception | None
 ) -> None:
-    room = Room(monkeypatch, record=True)
+    room = new_room(record=True)
     room.connect()
     line = room.connect()
     line.socket.lose(error)
@@ -27,8 +25,8 @@ def test_a_lost_connection_is_recorded_as_ended_by_its_peer_with_the_error(
     assert room.log.ended == {2: (Direction.REQUEST, {} if error is None else {"reason": "reset by the peer"})}
 
 
-def test_a_connection_that_has_finished_finishes_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, record=True)
+def test_a_connection_that_has_finished_finishes_once(new_room: NewRoom) -> None:
+    room = new_room(record=True)
     line = room.connect()
     line.connection.connection_lost(None)
     assert room.log.calls == [(1, "closed")]
@@ -39,9 +37,7 @@ def test_a_connection_that_has_finished_finishes_once(monkeypatch: pytest.Monkey
     assert room.log.calls == [(1, "closed")]
 
 
-def test_a_lost_connection_has_no_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
-    line = room.connect()
+def test_a_lost_connection_has_no_account(room: Room, line: Line) -> None:
     line.queue(PONG, *[INFO] * 4_000)
     assert room.hub.outstanding_bytes > 128 * 1024
     line.connection.connection_lost(None)
@@ -49,10 +45,8 @@ def test_a_lost_connection_has_no_account(monkeypatch: pytest.MonkeyPatch) -> No
     assert room.hub.outstanding_bytes == line.connection.held_bytes == 0
 
 
-def test_requests_of_a_lost_connection_are_executed_although_its_peer_had_not_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch, connection_outstanding_bytes=10)
+def test_requests_of_a_lost_connection_are_executed_although_its_peer_had_not_read(new_room: NewRoom) -> None:
+    room = new_room(connection_outstanding_bytes=10)
     line = room.connect()
     line.socket.is_stuck = True
     line.send(HELLO)
@@ -65,10 +59,8 @@ def test_requests_of_a_lost_connection_are_executed_although_its_peer_had_not_re
     assert exists(room)
 
 
-def test_requests_of_a_lost_connection_are_executed_although_the_disk_is_behind(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    room = Room(monkeypatch, disk=True)
+def test_requests_of_a_lost_connection_are_executed_although_the_disk_is_behind(new_room: NewRoom) -> None:
+    room = new_room(disk=True)
     line = room.connect()
     room.disk.is_full = True
     line.send(create())
@@ -84,9 +76,9 @@ def test_requests_of_a_lost_connection_are_executed_although_the_disk_is_behind(
 
 @pytest.mark.parametrize("is_held", [True, False])
 def test_requests_of_a_lost_connection_behind_one_that_a_rule_holds_are_dropped(
-    monkeypatch: pytest.MonkeyPatch, is_held: bool
+    new_room: NewRoom, is_held: bool
 ) -> None:
-    room = Room(monkeypatch, rules=True)
+    room = new_room(rules=True)
     room.faults.add("type = KEEP_ALIVE", do="hold", name="held")
     line = room.connect()
     line.send(PONG, create()) if is_held else line.queue(create(), PONG)  # then the rule is asked after the loss
@@ -110,8 +102,8 @@ def lost_with_requests(room: Room) -> Line:
     return line
 
 
-def test_the_end_of_a_lost_connection_takes_as_many_steps_as_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, connection_outstanding_bytes=10)
+def test_the_end_of_a_lost_connection_takes_as_many_steps_as_its_requests(new_room: NewRoom) -> None:
+    room = new_room(connection_outstanding_bytes=10)
     line = lost_with_requests(room)
     assert room.counters.requests == 50
     assert room.hub.connections == {line.connection}
@@ -123,10 +115,8 @@ def test_the_end_of_a_lost_connection_takes_as_many_steps_as_its_requests(monkey
 
 
 @pytest.mark.parametrize("rules", [False, True])
-def test_replies_to_requests_of_a_lost_connection_are_dropped_in_each_step(
-    monkeypatch: pytest.MonkeyPatch, rules: bool
-) -> None:
-    room = Room(monkeypatch, rules=rules, connection_outstanding_bytes=10)
+def test_replies_to_requests_of_a_lost_connection_are_dropped_in_each_step(new_room: NewRoom, rules: bool) -> None:
+    room = new_room(rules=rules, connection_outstanding_bytes=10)
     filled(room, 100_000)
     line = room.connect()
     line.socket.is_stuck = True
@@ -147,21 +137,19 @@ def test_replies_to_requests_of_a_lost_connection_are_dropped_in_each_step(
 
 
 @pytest.mark.parametrize("do", [{"delay_ms": 10, "at": "after"}, {"hold": "after"}], ids=str)
-def test_replies_that_a_rule_delays_are_dropped_after_the_loss_too(monkeypatch: pytest.MonkeyPatch, do: Any) -> None:
-    room = Room(monkeypatch, rules=True)
+def test_replies_that_a_rule_delays_are_dropped_after_the_loss_too(new_room: NewRoom, do: Any) -> None:
+    room = new_room(rules=True)
     room.faults.add("type = READ_SEGMENT", do=do)
     filled(room, 100_000)
     line = room.connect()
     line.queue(*[read(request_id=each, length=100_000) for each in range(50)])
     lane = line.connection._lane
-    assert lane is not None
     line.connection.connection_lost(None)
     assert lane.held_bytes == 0
     assert room.counters.requests > 50
 
 
-def test_the_end_of_a_connection_answers_the_readers_of_its_transient_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch)
+def test_the_end_of_a_connection_answers_the_readers_of_its_transient_segments(room: Room) -> None:
     owner, reader = room.connect(), room.connect()
     owner.send(create(), CreateTransientSegment(5, WRITER, SEGMENT, ""))
     (_, created) = owner.answers()

@@ -3,8 +3,6 @@
 Everything is driven by hand: see `driven`.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 from random import Random
 from typing import Any
@@ -24,13 +22,24 @@ from segstore.wire import (
     StreamSegmentInfo,
     encode,
 )
-from tests.server.connection.driven import INFO, PART, PONG, WAITING_READ_BYTES, Line, Room, account, exists, filled
+from tests.server.connection.driven import (
+    INFO,
+    PART,
+    PONG,
+    WAITING_READ_BYTES,
+    Line,
+    NewRoom,
+    Room,
+    account,
+    exists,
+    filled,
+)
 from tests.server.support import HELLO, SEGMENT, WRITER, append, create, read, set_up
 
 
-def with_rule(monkeypatch: pytest.MonkeyPatch, do: Any, **limits: Any) -> tuple[Room, Line]:
+def with_rule(new_room: NewRoom, do: Any, **limits: Any) -> tuple[Room, Line]:
     """A connection, and a rule named `rule` on GetStreamSegmentInfo."""
-    room = Room(monkeypatch, rules=True, **limits)
+    room = new_room(rules=True, **limits)
     room.faults.add("type = GET_STREAM_SEGMENT_INFO", do=do, name="rule")
     line = room.connect()
     line.send(create())
@@ -38,8 +47,8 @@ def with_rule(monkeypatch: pytest.MonkeyPatch, do: Any, **limits: Any) -> tuple[
     return room, line
 
 
-def test_a_request_that_a_rule_holds_pauses_reading_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    room, line = with_rule(monkeypatch, "hold")
+def test_a_request_that_a_rule_holds_pauses_reading_and_is_counted(new_room: NewRoom) -> None:
+    room, line = with_rule(new_room, "hold")
     line.send(INFO)
     assert not line.socket.reads
     assert account(room, line) >= 1024
@@ -54,8 +63,8 @@ def test_a_request_that_a_rule_holds_pauses_reading_and_is_counted(monkeypatch: 
     assert account(room, line) == 0
 
 
-def test_requests_behind_one_that_a_rule_holds_are_executed_in_order_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    room, line = with_rule(monkeypatch, "hold")
+def test_requests_behind_one_that_a_rule_holds_are_executed_in_order_behind_it(new_room: NewRoom) -> None:
+    room, line = with_rule(new_room, "hold")
     line.send(PONG, INFO, PONG, PONG)
     room.run()
     assert line.answers() == [PONG]
@@ -67,9 +76,9 @@ def test_requests_behind_one_that_a_rule_holds_are_executed_in_order_behind_it(m
 
 @pytest.mark.parametrize("is_request", [True, False])
 def test_the_time_of_a_frame_starts_again_behind_a_request_that_waited_and_not_behind_a_reply(
-    monkeypatch: pytest.MonkeyPatch, is_request: bool
+    new_room: NewRoom, is_request: bool
 ) -> None:
-    room, line = with_rule(monkeypatch, "hold" if is_request else "hold after")
+    room, line = with_rule(new_room, "hold" if is_request else "hold after")
     if is_request:
         line.send(INFO)
         line.waits.frame_since = room.loop.now_s  # as if a frame's first bytes had come before
@@ -82,8 +91,10 @@ def test_the_time_of_a_frame_starts_again_behind_a_request_that_waited_and_not_b
     assert line.waits.frame_since == (since + 10 if is_request else since)
 
 
-def test_an_unexpected_error_in_a_request_that_waited_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    room, line = with_rule(monkeypatch, "hold")
+def test_an_unexpected_error_in_a_request_that_waited_ends_its_connection(
+    new_room: NewRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room, line = with_rule(new_room, "hold")
     line.send(INFO)
     monkeypatch.setattr(room.service.store, "segment_info", lambda *_, **__: 1 // 0)
     room.faults.release("rule")
@@ -93,9 +104,9 @@ def test_an_unexpected_error_in_a_request_that_waited_ends_its_connection(monkey
 
 @pytest.mark.parametrize("by_rule", [False, True])
 def test_containers_that_the_store_has_lost_are_removed_before_a_request_is_executed(
-    monkeypatch: pytest.MonkeyPatch, by_rule: bool
+    new_room: NewRoom, by_rule: bool
 ) -> None:
-    room = Room(monkeypatch, rules=True)
+    room = new_room(rules=True)
     line = room.connect()
     if by_rule:
         room.faults.add("type = CREATE_SEGMENT", do="hold", name="rule")
@@ -110,8 +121,8 @@ def test_containers_that_the_store_has_lost_are_removed_before_a_request_is_exec
     assert exists(room)
 
 
-def test_nothing_is_left_of_a_read_when_the_fence_ends_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, disk=True)
+def test_nothing_is_left_of_a_read_when_the_fence_ends_the_connection(new_room: NewRoom) -> None:
+    room = new_room(disk=True)
     line = filled(room, 0)
     room.hub.fence = lambda: line.connection.failed("its containers are another store's now")
     line.send(append(2), read())
@@ -120,8 +131,8 @@ def test_nothing_is_left_of_a_read_when_the_fence_ends_the_connection(monkeypatc
     assert room.service.store.segment(SEGMENT).length == 0
 
 
-def test_a_request_that_waited_wakes_the_reads_of_others_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, rules=True)
+def test_a_request_that_waited_wakes_the_reads_of_others_at_once(new_room: NewRoom) -> None:
+    room = new_room(rules=True)
     writer, reader = filled(room, 0), room.connect()
     room.faults.add("type = APPEND_BLOCK_END", do="hold", name="rule")
     writer.send(append(2))
@@ -133,8 +144,8 @@ def test_a_request_that_waited_wakes_the_reads_of_others_at_once(monkeypatch: py
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_rules_see_each_append_of_a_read_of_nothing_else(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    room = Room(monkeypatch, rules=True)
+def test_rules_see_each_append_of_a_read_of_nothing_else(new_room: NewRoom, count: int) -> None:
+    room = new_room(rules=True)
     line = filled(room, 1)
     room.faults.add("type = APPEND_BLOCK_END", do="hold", name="rule")
     line.send(*(append(number, b"x") for number in range(2, 2 + count)))
@@ -145,8 +156,8 @@ def test_rules_see_each_append_of_a_read_of_nothing_else(monkeypatch: pytest.Mon
     assert [type(answer) for answer in line.answers()] == [DataAppended]
 
 
-def test_replies_that_a_rule_delays_pause_reading_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    room, line = with_rule(monkeypatch, "hold after", connection_outstanding_bytes=3_000)
+def test_replies_that_a_rule_delays_pause_reading_when_they_are_too_many(new_room: NewRoom) -> None:
+    room, line = with_rule(new_room, "hold after", connection_outstanding_bytes=3_000)
     line.send(INFO, INFO)
     assert line.socket.reads
     line.send(INFO)
@@ -159,8 +170,8 @@ def test_replies_that_a_rule_delays_pause_reading_when_they_are_too_many(monkeyp
     assert account(room, line) == 0
 
 
-def test_large_replies_that_have_passed_a_lane_are_not_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, rules=True)
+def test_large_replies_that_have_passed_a_lane_are_not_joined(new_room: NewRoom) -> None:
+    room = new_room(rules=True)
     line = filled(room, 50_000)
     line.socket.written.clear()
     line.send(PONG, read(0, 50_000), PONG)
@@ -173,8 +184,8 @@ def test_large_replies_that_have_passed_a_lane_are_not_joined(monkeypatch: pytes
     ]
 
 
-def test_a_reply_of_a_read_that_waited_passes_the_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Room(monkeypatch, rules=True)
+def test_a_reply_of_a_read_that_waited_passes_the_lane(new_room: NewRoom) -> None:
+    room = new_room(rules=True)
     writer, reader = filled(room, 0), room.connect()
     reader.send(read(0, 10))
     assert account(room, reader) == WAITING_READ_BYTES
@@ -238,13 +249,13 @@ def traffic(chance: Random) -> list[bytes]:
     return [data[start:stop] for start, stop in pairwise(cuts)]
 
 
-def outcome(monkeypatch: pytest.MonkeyPatch, seed: int, *, asks: bool) -> tuple[list[Any], int]:
+def outcome(new_room: NewRoom, seed: int, *, asks: bool) -> tuple[list[Any], int]:
     """What the store answers, decides and keeps, by reads, and how many appends passed the rules by.
 
     asks: whether a rule that matches no append is asked about each all the same.
     """
     chance, passed, done = Random(seed), 0, list[Any]()
-    room = Room(monkeypatch, rules=True)
+    room = new_room(rules=True)
     room.faults.observer = None
     for match, do in chance.sample(RULES, chance.randint(0, 2)):
         room.faults.add(match, do=do)
@@ -279,12 +290,10 @@ def outcome(monkeypatch: pytest.MonkeyPatch, seed: int, *, asks: bool) -> tuple[
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_appends_that_no_rule_looks_at_pass_as_they_would_if_one_did(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_appends_that_no_rule_looks_at_pass_as_they_would_if_one_did(seed: int, new_room: NewRoom) -> None:
     all_passed = 0
     for part in range(20):
-        (done, passed), (asked, none) = (outcome(monkeypatch, 1000 * seed + part, asks=asks) for asks in (False, True))
+        (done, passed), (asked, none) = (outcome(new_room, 1000 * seed + part, asks=asks) for asks in (False, True))
         assert done == asked
         assert none == 0
         all_passed += passed

@@ -1,7 +1,5 @@
 """Deadlines are decided from what a connection waits for, without a clock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from segstore.server import LimitSettings

@@ -1,7 +1,5 @@
 """A connection of a store as the host of a lane: what differs from a tap, and what it holds meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

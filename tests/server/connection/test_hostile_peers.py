@@ -86,9 +86,6 @@ async def is_served(peer: Peer) -> bool:
     return await peer.ask(KeepAlive()) == [KeepAlive()]
 
 
-# --- peers that do not read -------------------------------------------------------------------------------------
-
-
 async def test_a_peer_that_never_reads_holds_one_connections_share_and_one_read_of_requests() -> None:
     limits = LimitSettings(connection_outstanding_bytes=4 * MIB)
     async with (
@@ -129,9 +126,6 @@ async def test_appends_that_waited_behind_replies_are_stored_with_the_bytes_that
         assert [type(answer) for answer in answers] == [SegmentRead] * 16 + [DataAppended] * 8
         stored = store.segments[SEGMENT].read_bytes(MIB, 160_000)
         assert stored == b"".join(bytes([each]) * 20_000 for each in range(1, 9))
-
-
-# --- many of them -----------------------------------------------------------------------------------------------
 
 
 async def test_hundreds_that_hold_frames_in_part_hold_no_more_than_is_allowed_together(

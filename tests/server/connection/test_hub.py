@@ -1,7 +1,5 @@
 """The account of what peers hold, and deadlines: their work for one event does not grow with the connections."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Long reads that stay where they were received, because the latest traffic is kept: on a real socket."""
 
-from __future__ import annotations
-
 import asyncio
 
 from segstore.server import MockSegmentStore

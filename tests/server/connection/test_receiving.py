@@ -1,7 +1,5 @@
 """What a peer has sent and its owner has not executed: order, ownership of payloads, lent buffers."""
 
-from __future__ import annotations
-
 from itertools import count
 from uuid import UUID
 
@@ -67,16 +65,6 @@ def test_what_is_put_back_comes_first_and_owns_its_payload() -> None:
     assert (first.data, second.data, third) == (b"a" * 5_000, b"b", KeepAlive())
     assert peer.received.decode(STEP) == [Hello(17, 5)]
     assert not peer.received.is_pending()
-
-
-def test_runs_that_are_put_back_own_their_payloads() -> None:
-    peer = Peer()
-    peer.read(SET_UP + append(1, b"a" * 5_000) + append(2, b"b"))
-    peer.received.put_back(peer.all_behind_the_set_up())
-    peer.received.hold()
-    assert peer.received.held_bytes > 5_000
-    peer.buffers.view[:8_000] = b"\xff" * 8_000
-    assert [each.data for each in one_by_one(peer.received.take_backlog())] == [b"a" * 5_000, b"b"]  # type: ignore[union-attr]
 
 
 def test_bytes_that_wait_are_copied() -> None:

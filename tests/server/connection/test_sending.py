@@ -1,7 +1,5 @@
 """Replies that wait for the disk or the peer."""
 
-from __future__ import annotations
-
 from segstore.server.connection.sending import SMALL_BYTES, HeldReplies
 from segstore.server.durable import Gate
 from segstore.wire import Buffer

@@ -1,7 +1,5 @@
 """Requests and waiting reads, without a socket."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 from uuid import UUID
@@ -11,7 +9,6 @@ import pytest
 
 from segstore.server import LimitSettings
 from segstore.server.connection import SessionEnding
-from segstore.server.store import SegmentStore
 from segstore.wire import (
     AuthTokenCheckFailed,
     AuthTokenErrorCode,
@@ -36,8 +33,6 @@ from segstore.wire import (
     SegmentsBatchMerged,
     SegmentSealed,
     SegmentsMerged,
-    SegmentTruncated,
-    StreamSegmentInfo,
     TableEntries,
     TableEntriesUpdated,
     TableEntry,
@@ -73,9 +68,6 @@ def writer(clock: FakeClock) -> Desk:
     desk = Desk(make_service(clock, long_poll_s=20))
     desk.ask(create(), set_up())
     return desk
-
-
-# --- reads that wait --------------------------------------------------------------------------------------------
 
 
 def test_a_read_at_the_tail_is_answered_by_the_next_append(writer: Desk) -> None:
@@ -229,9 +221,6 @@ def test_a_reader_that_cannot_be_answered_hurts_no_other_connection(
     assert "unexpected error" in caplog.text
 
 
-# --- refusals ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.seed("36.30")
 @looped(("strict", "request_id"), [(False, 77), (True, 4)])
 def test_a_refused_read_carries_its_offset_or_strictly_its_request_id(strict: bool, request_id: int) -> None:
@@ -274,28 +263,12 @@ def test_what_has_no_reply_ends_the_connection(writer: Desk) -> None:
     assert "-1" in writer.session.why
 
 
-def test_requests_are_counted_and_answered(writer: Desk) -> None:
-    before = writer.service.counters.requests
-    (info,) = writer.ask(GetStreamSegmentInfo(8, SEGMENT, ""))
-    assert isinstance(info, StreamSegmentInfo)
-    assert writer.service.counters.requests == before + 1
-
-
 def test_a_reply_that_fits_no_frame_ends_that_connection_with_a_reason(writer: Desk) -> None:
     from segstore.wire import FrameTooLarge
 
     writer.service.failed(writer.session, FrameTooLarge("a frame of 20000000 bytes", limit=16_777_215))
     assert "cannot be written" in writer.session.why
     assert writer.service.counters.internal_errors == 0
-
-
-def test_a_truncation_wakes_those_who_wait_below_it(writer: Desk) -> None:
-    assert isinstance(writer.service.store, SegmentStore)
-    writer.ask(append(0, b"12345678"))
-    assert [type(each) for each in writer.ask(TruncateSegment(9, SEGMENT, 8, ""), read(4))] == [
-        SegmentTruncated,
-        SegmentIsTruncated,
-    ]
 
 
 def test_a_read_below_the_start_carries_no_stack_trace_where_a_truncation_does() -> None:
@@ -305,9 +278,6 @@ def test_a_read_below_the_start_carries_no_stack_trace_where_a_truncation_does()
     (refused,) = desk.ask(TruncateSegment(9, SEGMENT, 3, ""))
     assert isinstance(refused, SegmentIsTruncated)
     assert "Traceback" in refused.server_stack_trace
-
-
-# --- replies in pairs -------------------------------------------------------------------------------------------
 
 
 def test_a_merge_into_an_index_is_done_and_then_refused(writer: Desk) -> None:

@@ -1,14 +1,12 @@
 """One connection's state, without a socket."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import jwt
 import pytest
 
 from segstore.server import LimitSettings
-from segstore.server.connection.session import WRITE_ABOVE_BYTES, SessionEnding
+from segstore.server.connection.session import SessionEnding
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -52,18 +50,12 @@ def writing(desk: Desk | None = None) -> Desk:
     return desk
 
 
-# --- Hello and KeepAlive ----------------------------------------------------------------------------------------
-
-
 @looped(("high", "low", "ends"), [(17, 5, False), (99, 17, False), (18, 18, True), (4, 1, True)])
 def test_hello_is_answered_with_ours_and_ends_where_no_version_is_common(high: int, low: int, ends: bool) -> None:
     desk = Desk(make_service())
     assert desk.ask(Hello(high, low)) == [Hello(17, 5)]
     assert desk.session.ended is ends
     assert desk.session.ending is (SessionEnding.FLUSHED if ends else SessionEnding.NOT_YET)
-
-
-# --- appends ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.seed("36.22")
@@ -135,12 +127,6 @@ def test_appends_that_came_with_a_failed_one_fail_as_it_did_until_the_writer_is_
     assert desk.session.ending is SessionEnding.DROPPED
 
 
-def test_an_append_to_a_segment_that_is_gone_says_so_without_an_offset() -> None:
-    desk = writing()
-    desk.ask(DeleteSegment(9, SEGMENT, ""))
-    assert desk.ask(append(3)) == [NoSuchSegment(3, SEGMENT, "", -1)]
-
-
 @pytest.mark.seed("36.24")
 def test_a_conditional_append_at_the_wrong_offset_leaves_the_writer_as_it_was() -> None:
     desk = writing()
@@ -200,31 +186,6 @@ def test_nothing_behind_the_end_is_carried_out() -> None:
     desk = writing()
     desk.ask(append(5), Hello(99, 99), append(6))
     assert desk.service.store.segment_info(SEGMENT).length == 4
-
-
-def test_it_stops_when_enough_is_to_be_written_and_goes_on_where_it_was() -> None:
-    desk = writing()
-    desk.ask(append(0, bytes(600_000)))
-    items = [read(), read(), read(), read()]
-    done = desk.session.receive_all(items)
-    assert done == 2
-    assert desk.session.out_bytes > WRITE_ABOVE_BYTES
-    desk.session.take_out()
-    assert desk.session.receive_all(items[done:]) == 2
-
-
-def test_the_owner_is_called_once_for_all_replies_that_gather_and_looks_for_acknowledgements_itself() -> None:
-    desk = writing()
-    desk.called = 0
-    desk.ask(KeepAlive(), append(0), KeepAlive())
-    assert desk.called == 1
-    desk.ask(KeepAlive())
-    assert desk.called == 2
-    assert [type(each) for each in desk.ask(append(1), append(2))] == [DataAppended, DataAppended]
-    assert desk.called == 2
-
-
-# --- tokens that expire -----------------------------------------------------------------------------------------
 
 
 def authorised(clock: FakeClock, *expiries: float | None) -> Desk:
@@ -306,9 +267,6 @@ def test_a_token_that_only_reads_sets_up_no_writer_and_leaves_the_connection() -
     assert not desk.session.ended
 
 
-# --- transient segments -----------------------------------------------------------------------------------------
-
-
 def transient(request_id: int = 5, token: str = "") -> CreateTransientSegment:
     return CreateTransientSegment(request_id, WRITER, SEGMENT, token)
 
@@ -358,9 +316,6 @@ def test_a_transient_segment_needs_a_token_only_with_strict_auth() -> None:
     assert isinstance(strict.ask(transient(token=token(scope="READ_UPDATE")))[0], SegmentCreated)
 
 
-# --- the end ----------------------------------------------------------------------------------------------------
-
-
 def test_after_close_nothing_refers_to_the_session() -> None:
     clock = FakeClock()
     desk = writing(Desk(make_service(clock)))
@@ -381,19 +336,6 @@ def test_setting_up_many_writers_ends_with_the_memory_that_they_may_take() -> No
         desk.ask(create(segment), set_up(segment, UUID(int=number % 5)))
         assert desk.session.ended == (number == 10)
     assert "10 writers" in desk.session.why
-
-
-def test_a_writer_of_two_segments_keeps_the_first_when_it_is_refused_there_again() -> None:
-    desk = writing()
-    other = "scope/other/0.#epoch.0"
-    desk.ask(create(other), set_up(other))
-    desk.ask(DeleteSegment(5, SEGMENT, ""))
-    assert [type(each) for each in desk.ask(set_up(SEGMENT))] == [NoSuchSegment]
-    assert [type(each) for each in desk.ask(append(1))] == [NoSuchSegment]
-    assert not desk.session.ended
-
-
-# --- why it ended -----------------------------------------------------------------------------------------------------
 
 
 @looped(
@@ -448,16 +390,6 @@ def test_a_reply_that_goes_into_an_empty_queue_is_announced_and_the_next_is_not(
     assert (desk.called, desk.session.why, desk.session.ending) == (3, "enough", SessionEnding.DROPPED)
 
 
-def test_one_append_by_itself_is_answered_as_one_of_a_run() -> None:
-    desk = writing()
-    desk.called = 0
-    items = desk._blocks.feed_all([append(1, b"a"), append(2, b"bc")])
-    assert desk.session.receive_all(items[1:]) == 1
-    assert desk.take() == [DataAppended(3, WRITER, 2, NEVER_WROTE, 2)]
-    desk.session.receive_all((items[0],), whole=False)
-    assert desk.session.ended, "its number is below the last"
-
-
 def test_a_writer_takes_memory_as_long_as_it_is_set_up_and_more_with_a_longer_name() -> None:
     taken = []
     for name in ("scope/stream/0.#epoch.0", "scope/" + "stream" * 40 + "/0.#epoch.0"):
@@ -482,13 +414,3 @@ def test_a_transient_segment_that_is_refused_is_named_by_its_own_name() -> None:
     assert refused.request_id == 5
     assert refused.segment.startswith(f"{parent}#transient")
     assert not desk.session.ended
-
-
-def test_acknowledgements_and_refusals_of_a_run_leave_in_the_order_of_the_appends() -> None:
-    desk, second = Desk(make_service()), UUID(int=99)
-    desk.ask(create(), create(OTHER), set_up(), set_up(OTHER, second), SealSegment(9, OTHER, ""))
-    blocks = desk._blocks
-    writers = [blocks.writers[each.bytes] for each in (WRITER, second)]
-    runs = [(writer, [(number, 1, b"data", 3)]) for number in (1, 2) for writer in writers]
-    desk.session.receive_all((runs,))
-    assert [type(each) for each in desk.take()] == [DataAppended, SegmentIsSealed] * 2

@@ -1,19 +1,13 @@
 """A connection, store or tap, executes one step of its requests before other connections have their turn."""
 
-from __future__ import annotations
-
-import asyncio
-
 import pytest
 
 from segstore.server import LimitSettings, MockSegmentStore
-from segstore.server.connection.deadlines import Missed
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
     DataAppended,
     GetStreamSegmentInfo,
-    Hello,
     KeepAlive,
     ReadTable,
     StreamSegmentInfo,
@@ -76,29 +70,6 @@ async def test_what_takes_many_steps_is_executed_once_and_in_order_before_the_en
         assert stored == b"".join(number.to_bytes(4, "big") * 50 for number in range(1, 1_001))
 
 
-async def test_what_was_read_is_executed_although_the_peer_has_gone(watched: bool) -> None:
-    async with MockSegmentStore(watched=watched) as mock, await writer_of(mock) as peer:
-        (connection,) = mock.server.hub.connections
-        sent = encode(GetStreamSegmentInfo(1, SEGMENT, "")) * 2_000 + encode(append(1, b"the last"))
-        mock.server.hub.buffers.view[: len(sent)] = sent
-        connection.buffer_updated(len(sent))
-        assert mock.segments[SEGMENT].length == 0, "all were executed in one step"
-        peer.abort()
-        await until(lambda: not mock.server.hub.connections)
-        assert mock.segments[SEGMENT].length == len(b"the last")
-        assert mock.server.hub.outstanding_bytes == 0
-        await peer.close()
-
-
-async def test_what_comes_before_a_malformed_frame_is_executed(watched: bool) -> None:
-    async with MockSegmentStore(watched=watched) as mock, await writer_of(mock) as peer:
-        peer.send(*(GetStreamSegmentInfo(number, SEGMENT, "") for number in range(2_000)))
-        peer.send_bytes(b"\0\0\0\0\0\0\0\0")
-        assert len(await peer.receive(2_000)) == 2_000
-        assert await peer.closed() == b""
-        assert mock.server.service.counters.malformed_frames == 1
-
-
 @pytest.mark.mock(watched=False, limits=LimitSettings(request_keys=10))
 async def test_a_request_with_a_list_that_would_take_too_long_to_read_ends_its_connection(
     peer: Peer, caplog: pytest.LogCaptureFixture
@@ -107,21 +78,6 @@ async def test_a_request_with_a_list_that_would_take_too_long_to_read_ends_its_c
     peer.send(ReadTable(1, "table", "", tuple(TableKey(b"key") for _ in range(161))))
     assert await peer.closed() == b""
     assert "a list of 161 elements exceeds 160" in caplog.text
-
-
-@pytest.mark.mock(watched=False, limits=LimitSettings(frame_timeout_s=0.1))
-async def test_time_in_which_a_peer_waits_for_its_turn_is_not_its_own(store: MockSegmentStore, peer: Peer) -> None:
-    await peer.ask(HELLO, create())
-    (connection,) = store.server.hub.connections
-    asked = encode(GetStreamSegmentInfo(1, SEGMENT, "")) * 2_000 + encode(Hello(17, 5))[:-3]
-    store.server.hub.buffers.view[: len(asked)] = asked
-    connection.waits.frame_since = asyncio.get_running_loop().time() - 1.0
-    connection.buffer_updated(len(asked))
-    connection.missed(Missed.FRAME, asyncio.get_running_loop().time())
-    assert not connection.session.ended
-    await peer.receive(2_000)
-    peer.send_bytes(encode(Hello(17, 5))[-3:])
-    assert await peer.receive() == [HELLO]
 
 
 async def test_a_tap_forwards_in_order_and_an_append_waits_for_few_requests_of_a_flood() -> None:

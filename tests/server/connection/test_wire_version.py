@@ -1,7 +1,5 @@
 """A store of an older wire version, over real sockets: what it answers, leaves out, does not see and closes on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import pytest

@@ -1,7 +1,5 @@
 """Writers of a connection and the counts of their appends."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 from segstore.server.connection.writers import Writer, WriterCounts

@@ -1,7 +1,5 @@
 """A mock with a control API, and a client for it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,7 +1,5 @@
 """The OpenAPI description of the control API: valid, complete, stable, and true of a served store."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -86,45 +84,42 @@ async def test_the_description_requires_the_token_that_a_server_requires(tmp_pat
     assert open_to_all["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
 
 
-async def test_a_refused_method_is_answered_with_those_of_the_path() -> None:
-    async with asking() as (_, http):
-        for method, path, allowed in [
-            ("PATCH", "/v1/health", {"GET", "HEAD"}),
-            ("PATCH", "/v1/faults", {"GET", "HEAD", "PUT", "POST", "DELETE"}),
-            ("GET", "/v1/requests/keep", {"POST", "DELETE"}),
-            ("PUT", "/v1/requests", {"GET", "HEAD", "DELETE"}),
-            ("OPTIONS", "/v1/streams/a/b", {"GET", "HEAD", "PUT", "DELETE"}),
-        ]:
-            answer = await http.request(method, path)
-            status, detail, where = refusal(answer)
-            assert (status, where) == (405, "method")
-            assert set(answer.headers["allow"].split(", ")) == allowed
-            assert all(each in detail for each in allowed)
+async def test_a_refused_method_is_answered_with_those_of_the_path(http: httpx.AsyncClient) -> None:
+    for method, path, allowed in [
+        ("PATCH", "/v1/health", {"GET", "HEAD"}),
+        ("PATCH", "/v1/faults", {"GET", "HEAD", "PUT", "POST", "DELETE"}),
+        ("GET", "/v1/requests/keep", {"POST", "DELETE"}),
+        ("PUT", "/v1/requests", {"GET", "HEAD", "DELETE"}),
+        ("OPTIONS", "/v1/streams/a/b", {"GET", "HEAD", "PUT", "DELETE"}),
+    ]:
+        answer = await http.request(method, path)
+        status, detail, where = refusal(answer)
+        assert (status, where) == (405, "method")
+        assert set(answer.headers["allow"].split(", ")) == allowed
+        assert all(each in detail for each in allowed)
 
 
-async def test_head_answers_as_get_without_a_body() -> None:
-    async with asking() as (_, http):
-        for path in ("/", "/metrics", "/v1/health", "/v1/openapi.json", "/v1/segments", "/v1/nothing"):
-            head, get = await http.head(path), await http.get(path)
-            assert (head.status_code, head.headers["content-type"], head.content) == (
-                get.status_code,
-                get.headers["content-type"],
-                b"",
-            )
+async def test_head_answers_as_get_without_a_body(http: httpx.AsyncClient) -> None:
+    for path in ("/", "/metrics", "/v1/health", "/v1/openapi.json", "/v1/segments", "/v1/nothing"):
+        head, get = await http.head(path), await http.get(path)
+        assert (head.status_code, head.headers["content-type"], head.content) == (
+            get.status_code,
+            get.headers["content-type"],
+            b"",
+        )
 
 
-async def test_paths_of_the_rest_api_are_answered_with_its_option() -> None:
-    async with asking() as (_, http):
-        for method, path in (
-            ("POST", "/v1/scopes"),
-            ("PUT", "/v1/scopes/a/streams/b"),
-            ("GET", "/v1/scopes/a/readergroups"),
-            ("DELETE", "/ping"),
-            ("GET", "/v1/health/liveness"),
-        ):
-            status, detail, _ = refusal(await http.request(method, path))
-            assert status in (404, 405)
-            assert "--rest-port" in detail
+async def test_paths_of_the_rest_api_are_answered_with_its_option(http: httpx.AsyncClient) -> None:
+    for method, path in (
+        ("POST", "/v1/scopes"),
+        ("PUT", "/v1/scopes/a/streams/b"),
+        ("GET", "/v1/scopes/a/readergroups"),
+        ("DELETE", "/ping"),
+        ("GET", "/v1/health/liveness"),
+    ):
+        status, detail, _ = refusal(await http.request(method, path))
+        assert status in (404, 405)
+        assert "--rest-port" in detail
 
 
 @pytest.mark.long
@@ -142,28 +137,26 @@ def test_a_served_store_answers_as_described(tmp_path: Path) -> None:
             assert f"Tested: {total - 1}" in done.stdout  # one is left out in the configuration
             assert http.get("/v1/health").json()["status"] == "ok"
         process.terminate()
-        assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
     assert process.returncode == 0
 
 
-async def test_a_mistyped_name_is_refused_with_the_nearest_one() -> None:
-    async with asking() as (_, http):
-        for method, path, body, where, said in [
-            ("POST", "faults", {"do": "close", "nht": 3}, "body.nht", "there is no such key (nth?)"),
-            ("POST", "faults", {"do": {"close": "after", "on": 1}}, "body.do[0].on", "no such key; there are close"),
-            ("PUT", "faults", {"rules": [{"do": "ok", "nme": "a"}]}, "body.rules[0].nme", "(name?)"),
-            ("POST", "toxics", {"type": "latency", "latncy": 1}, "body.latncy", "there is no such key (latency?)"),
-            ("POST", "streams/a/b/events", {"events": [{"txt": "a"}]}, "body.events[0].txt", "(text?)"),
-            ("POST", "faults", [], "body", "an object is needed"),
-            ("GET", "requests?mtach=x", None, "query.mtach", "there is no such parameter (match?)"),
-            ("GET", "health?x=1", None, "query.x", "there are no parameters"),
-            ("GET", "requests?match=type%20=%20EVENT", None, "query.match", "no request has this type"),
-            ("GET", "requests?match=status%20=%20STREAM_EXIST", None, "query.match", "STREAM_EXISTS?"),
-        ]:
-            status, sentence, place = refusal(await http.request(method, f"/v1/{path}", json=body))
-            assert (status, place) == (422, where)
-            assert said in sentence
+async def test_a_mistyped_name_is_refused_with_the_nearest_one(http: httpx.AsyncClient) -> None:
+    for method, path, body, where, said in [
+        ("POST", "faults", {"do": "close", "nht": 3}, "body.nht", "there is no such key (nth?)"),
+        ("POST", "faults", {"do": {"close": "after", "on": 1}}, "body.do[0].on", "no such key; there are close"),
+        ("PUT", "faults", {"rules": [{"do": "ok", "nme": "a"}]}, "body.rules[0].nme", "(name?)"),
+        ("POST", "toxics", {"type": "latency", "latncy": 1}, "body.latncy", "there is no such key (latency?)"),
+        ("POST", "streams/a/b/events", {"events": [{"txt": "a"}]}, "body.events[0].txt", "(text?)"),
+        ("POST", "faults", [], "body", "an object is needed"),
+        ("GET", "requests?mtach=x", None, "query.mtach", "there is no such parameter (match?)"),
+        ("GET", "health?x=1", None, "query.x", "there are no parameters"),
+        ("GET", "requests?match=type%20=%20EVENT", None, "query.match", "no request has this type"),
+        ("GET", "requests?match=status%20=%20STREAM_EXIST", None, "query.match", "STREAM_EXISTS?"),
+    ]:
+        status, sentence, place = refusal(await http.request(method, f"/v1/{path}", json=body))
+        assert (status, place) == (422, where)
+        assert said in sentence
 
 
 async def test_servers_of_a_process_share_their_routes_and_nothing_else() -> None:

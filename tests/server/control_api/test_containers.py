@@ -1,7 +1,5 @@
 """Containers over HTTP: whose they are, and moves between the stores of a process."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 
@@ -30,7 +28,6 @@ async def test_containers_are_listed_with_their_owners() -> None:
         assert (told["stores"], told["movable"]) == (2, True)
         assert await owners(http) == [0, 1, 0, 1]
         address = mock.stores[1].address
-        assert address is not None
         segments = len(mock.stores[1].store.containers[3].segments)
         assert told["containers"][3] == {
             "container": 3,
@@ -47,7 +44,6 @@ async def test_a_move_is_answered_when_the_store_serves_the_container() -> None:
         answer = await http.post("/v1/containers/1/move", json={"to": 0})
         assert answer.status_code == 200
         assert (answer.json()["container"], answer.json()["store"]) == (1, 0)
-        assert mock.members is not None
         assert mock.members.owner(1) == 0
         again = await http.post("/v1/containers/1/move", json={"to": 0})
         assert again.json()["store"] == 0
@@ -110,7 +106,6 @@ async def test_a_store_whose_port_was_taken_is_started_on_it_once_it_is_free() -
         before = (await http.get("/v1/server")).json()["stores"][1]
         assert (await http.post("/v1/stores/1/stop")).status_code == 200
         address = mock.stores[1].address
-        assert address is not None
         with socket.create_server(address):
             status, said, where = refusal(await http.post("/v1/stores/1/start"))
             assert (status, f"port {address.port} on 127.0.0.1 is taken" in said, where) == (409, True, "path.store")
@@ -119,7 +114,6 @@ async def test_a_store_whose_port_was_taken_is_started_on_it_once_it_is_free() -
 
 async def test_a_session_is_cut_healed_and_expired() -> None:
     async with asking_cluster(stores=2, containers=2) as (mock, http):
-        assert mock.members is not None
         session = mock.members.session(1)
         assert (await http.post("/v1/stores/1/cut-session")).status_code == 200
         assert session.cut
@@ -141,7 +135,6 @@ async def test_a_session_is_cut_healed_and_expired() -> None:
 async def test_a_session_that_expires_while_it_is_cut_ends_the_store_once_it_is_healed() -> None:
     ownership = OwnershipSettings(session_timeout_ms=50, takeover_delay_ms=10)
     async with asking_cluster(stores=2, containers=2, ownership=ownership) as (mock, http):
-        assert mock.members is not None
         session = mock.members.session(1)
         assert (await http.post("/v1/stores/1/cut-session")).status_code == 200
         await until(lambda: session.expired)
@@ -187,7 +180,6 @@ async def test_a_single_store_reports_why_nothing_moves() -> None:
 
 async def test_a_container_of_another_process_is_shown_with_its_address() -> None:
     async with asking(containers=2, own=frozenset({0})) as (mock, http):
-        assert mock._control_api is not None
         object.__setattr__(mock._control_api.controlled, "owner_elsewhere", lambda _: Endpoint("::1", 7))
         (_, other) = (await http.get("/v1/containers")).json()["containers"]
         counts = {"segments": None, "index_segments": None}

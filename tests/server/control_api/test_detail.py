@@ -1,7 +1,5 @@
 """Payloads as they are shown."""
 
-from __future__ import annotations
-
 from segstore.server.control_api.detail import readable_form
 from tests.looped import looped
 

@@ -1,18 +1,18 @@
 """Who may ask: not the pages of others, not under another name, not without bound."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from contextlib import closing
 from http.client import HTTPConnection
 from pathlib import Path
 
+import httpx
 import pytest
 
 from segstore.client import ClientSettings
 from segstore.client.control_api import register_writer
 from segstore.client.errors import PeerRefused
+from segstore.server import MockSegmentStore
 from segstore.server.control_api.guard import Guard, host_of
 from tests.looped import looped
 from tests.server.control_api.support import asking, raw, refusal
@@ -78,14 +78,15 @@ async def test_a_page_of_another_origin_is_refused(headers: dict[str, str], wher
         assert mock.faults.rules == []
 
 
-async def test_the_servers_own_origin_and_a_link_that_is_followed_are_served() -> None:
-    async with asking() as (mock, http):
-        same = {"origin": mock.http_url, "sec-fetch-site": "same-origin"}
-        assert (await http.post("/v1/writers", json={"name": "a"}, headers=same)).status_code == 201
-        followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
-        assert (await http.get("/", headers=followed)).status_code == 200
-        for path in ("/v1/health", "/metrics"):  # a link leads to the page and nowhere else
-            assert refusal(await http.get(path, headers=followed))[::2] == (403, "header.sec-fetch-site")
+async def test_the_servers_own_origin_and_a_link_that_is_followed_are_served(
+    mock: MockSegmentStore, http: httpx.AsyncClient
+) -> None:
+    same = {"origin": mock.http_url, "sec-fetch-site": "same-origin"}
+    assert (await http.post("/v1/writers", json={"name": "a"}, headers=same)).status_code == 201
+    followed = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    assert (await http.get("/", headers=followed)).status_code == 200
+    for path in ("/v1/health", "/metrics"):  # a link leads to the page and nowhere else
+        assert refusal(await http.get(path, headers=followed))[::2] == (403, "header.sec-fetch-site")
 
 
 TOKEN = "0123456789abcdef"
@@ -116,11 +117,10 @@ def test_a_token_of_a_client_is_one_word(token: str) -> None:
     assert token not in str(caught.value)
 
 
-async def test_a_form_cannot_send_a_body() -> None:
-    async with asking() as (_, http):
-        for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
-            answer = await http.post("/v1/writers", content=b'{"name": "a"}', headers={"content-type": kind})
-            assert refusal(answer)[::2] == (415, "header.content-type")
+async def test_a_form_cannot_send_a_body(http: httpx.AsyncClient) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
+        answer = await http.post("/v1/writers", content=b'{"name": "a"}', headers={"content-type": kind})
+        assert refusal(answer)[::2] == (415, "header.content-type")
 
 
 async def test_two_hosts_or_none_are_refused() -> None:
@@ -130,13 +130,12 @@ async def test_two_hosts_or_none_are_refused() -> None:
             assert answered.startswith(b"HTTP/1.1 400 ")
 
 
-async def test_answers_are_not_kept_nor_given_to_other_pages() -> None:
-    async with asking() as (_, http):
-        answer = await http.get("/v1/health")
-        assert answer.headers["cache-control"] == "no-store"
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
-        assert "access-control-allow-origin" not in answer.headers
+async def test_answers_are_not_kept_nor_given_to_other_pages(http: httpx.AsyncClient) -> None:
+    answer = await http.get("/v1/health")
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+    assert "access-control-allow-origin" not in answer.headers
 
 
 async def test_a_body_that_is_too_long_is_refused_and_one_of_a_refused_request_is_not_waited_for() -> None:
@@ -154,13 +153,14 @@ async def test_a_body_that_is_too_long_is_refused_and_one_of_a_refused_request_i
         assert (await raw(mock.http_url, head)).startswith(b"HTTP/1.1 403 ")
 
 
-async def test_bytes_that_are_not_http_end_that_connection_only() -> None:
-    async with asking() as (mock, http):
-        for sent in (b"\x00\x01\x02\r\n\r\n", b"GET /" + b"a" * 32 * 1024):
-            head, _, body = (await raw(mock.http_url, sent)).partition(b"\r\n\r\n")
-            assert (head[:13], b"application/problem+json" in head) == (b"HTTP/1.1 400 ", True)
-            assert json.loads(body)["status"] == 400
-        assert (await http.get("/v1/health")).status_code == 200
+async def test_bytes_that_are_not_http_end_that_connection_only(
+    mock: MockSegmentStore, http: httpx.AsyncClient
+) -> None:
+    for sent in (b"\x00\x01\x02\r\n\r\n", b"GET /" + b"a" * 32 * 1024):
+        head, _, body = (await raw(mock.http_url, sent)).partition(b"\r\n\r\n")
+        assert (head[:13], b"application/problem+json" in head) == (b"HTTP/1.1 400 ", True)
+        assert json.loads(body)["status"] == 400
+    assert (await http.get("/v1/health")).status_code == 200
 
 
 async def test_without_the_token_there_is_the_page_and_nothing_else(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """The control API on its socket: where it listens, in which processes, and that nothing of it is left."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import signal
@@ -78,7 +76,6 @@ async def test_a_request_in_progress_when_it_stops_is_no_error(
     monkeypatch.setattr(listening, "serving", lambda *_, **__: never)
     api = ControlApi(Controlled([]), "127.0.0.1", 0)
     await api.start()
-    assert api.address is not None
     reader, writer = await asyncio.open_connection(*api.address)
     writer.write(b"DELETE /v1/faults HTTP/1.1\r\nhost: localhost\r\n\r\n")
     await asyncio.wait_for(asked.wait(), 10)

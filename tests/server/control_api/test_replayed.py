@@ -1,7 +1,5 @@
 """The HTTP API of a replay: its problems, its counters, and what it lacks."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from typing import Any

@@ -1,15 +1,15 @@
 """The latest requests over HTTP: the list, the detail of one, and the trace of all."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import pytest
 
+from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.traces import TraceFile
 from segstore.wire import AppendBlock, AppendBlockEnd, ReadSegment, SegmentCreated, SetupAppend
@@ -32,54 +32,55 @@ from segstore.wire.commands import (
 from segstore.wire.controller_api import METHODS, messages
 from segstore.wire.trace import RecordKind
 from tests.server.control_api.support import asking, asking_cluster, client_of, done, peer_of, refusal
-from tests.server.support import SEGMENT, WRITER, append, create, set_up, until
+from tests.server.support import SEGMENT, WRITER, Peer, append, create, set_up, until
 
 
 def event(data: bytes) -> bytes:
     return bytes(4) + len(data).to_bytes(4, "big") + data
 
 
-async def test_requests_come_newest_first_with_what_has_become_of_them() -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        await peer.ask(create(), set_up(), append(1, b"four"))
-        mock.faults.add("type = APPEND_BLOCK_END", do="hold", name="held")
-        peer.send(append(2))
-        await mock.faults.wait_held("held")
-        answer = (await http.get("/v1/requests")).json()
-        assert (answer["last"], answer["forgotten"]) == (5, 0)
-        numbers = [each["number"] for each in answer["requests"]]
-        assert numbers == sorted(numbers, reverse=True)
-        held, stored, *_, hello = answer["requests"]
-        assert (held["type"], held["stage"], held["faults"]) == ("APPEND_BLOCK_END", "received", ["held: hold"])
-        assert (held["reply"], held["latency_ms"]) == (None, None)
-        assert (stored["stage"], stored["reply"], stored["failure"]) == ("replied", "DATA_APPENDED", False)
-        assert (stored["segments"], stored["writer_id"], stored["request_id"]) == ([SEGMENT], str(WRITER), "3")
-        assert stored["faults"] == []
-        assert stored["latency_ms"] >= 0
-        assert (hello["type"], hello["store"], hello["role"]) == ("HELLO", 0, "")
-        (connection,) = (await http.get("/v1/connections")).json()["connections"]
-        assert stored["connection"] == connection["number"]
+async def test_requests_come_newest_first_with_what_has_become_of_them(
+    mock: MockSegmentStore, http: httpx.AsyncClient, peer: Peer
+) -> None:
+    await peer.ask(create(), set_up(), append(1, b"four"))
+    mock.faults.add("type = APPEND_BLOCK_END", do="hold", name="held")
+    peer.send(append(2))
+    await mock.faults.wait_held("held")
+    answer = (await http.get("/v1/requests")).json()
+    assert (answer["last"], answer["forgotten"]) == (5, 0)
+    numbers = [each["number"] for each in answer["requests"]]
+    assert numbers == sorted(numbers, reverse=True)
+    held, stored, *_, hello = answer["requests"]
+    assert (held["type"], held["stage"], held["faults"]) == ("APPEND_BLOCK_END", "received", ["held: hold"])
+    assert (held["reply"], held["latency_ms"]) == (None, None)
+    assert (stored["stage"], stored["reply"], stored["failure"]) == ("replied", "DATA_APPENDED", False)
+    assert (stored["segments"], stored["writer_id"], stored["request_id"]) == ([SEGMENT], str(WRITER), "3")
+    assert stored["faults"] == []
+    assert stored["latency_ms"] >= 0
+    assert (hello["type"], hello["store"], hello["role"]) == ("HELLO", 0, "")
+    (connection,) = (await http.get("/v1/connections")).json()["connections"]
+    assert stored["connection"] == connection["number"]
 
 
-async def test_a_read_at_the_tail_is_given_up_by_closing_the_connection() -> None:
-    async with asking() as (mock, http):
+async def test_a_read_at_the_tail_is_given_up_by_closing_the_connection(
+    mock: MockSegmentStore, http: httpx.AsyncClient
+) -> None:
+    async def read() -> Any:
+        (found,) = (await done(http, "GET", "/v1/requests", match="type = READ_SEGMENT"))["requests"]
+        return found
 
-        async def read() -> Any:
-            (found,) = (await done(http, "GET", "/v1/requests", match="type = READ_SEGMENT"))["requests"]
-            return found
-
-        async with peer_of(mock) as peer:
-            await peer.ask(create())
-            peer.send(ReadSegment(SEGMENT, 0, 100, "", 9))
-            await mock.wait_for("type = READ_SEGMENT", stage="received")
-            assert (await read())["stage"] == "received"
-        for _ in range(500):  # until the store has seen the end of the connection
-            if (await read())["stage"] != "received":
-                break
-            await asyncio.sleep(0.01)
-        assert (await read())["stage"] == "given up"
-        detail = await done(http, "GET", f"/v1/requests/{(await read())['number']}")
-        assert detail["timeline"][-1]["what"] == "given up: the client closed the connection"
+    async with peer_of(mock) as peer:
+        await peer.ask(create())
+        peer.send(ReadSegment(SEGMENT, 0, 100, "", 9))
+        await mock.wait_for("type = READ_SEGMENT", stage="received")
+        assert (await read())["stage"] == "received"
+    for _ in range(500):  # until the store has seen the end of the connection
+        if (await read())["stage"] != "received":
+            break
+        await asyncio.sleep(0.01)
+    assert (await read())["stage"] == "given up"
+    detail = await done(http, "GET", f"/v1/requests/{(await read())['number']}")
+    assert detail["timeline"][-1]["what"] == "given up: the client closed the connection"
 
 
 @pytest.mark.usefixtures("grpc_runs")
@@ -102,35 +103,34 @@ async def test_calls_are_listed_with_the_scopes_and_streams_that_they_name() -> 
         assert {each["about"] for each in detail["neighbours"] if each["type"] == "checkStreamExists"} == {"s/one"}
 
 
-async def test_what_a_client_sends_that_is_no_request_is_found_by_its_type() -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        query = {"match": "type = SEGMENT_CREATED"}
-        status, said, _ = refusal(await http.get("/v1/requests", params=query))
-        assert (status, "no request has this type" in said) == (422, True)
-        peer.send(SegmentCreated(1, SEGMENT))
-        await until(lambda: not mock.server.hub.connections)
-        (found,) = (await http.get("/v1/requests", params=query)).json()["requests"]
-        assert found["type"] == "SEGMENT_CREATED"
+async def test_what_a_client_sends_that_is_no_request_is_found_by_its_type(
+    mock: MockSegmentStore, http: httpx.AsyncClient, peer: Peer
+) -> None:
+    query = {"match": "type = SEGMENT_CREATED"}
+    status, said, _ = refusal(await http.get("/v1/requests", params=query))
+    assert (status, "no request has this type" in said) == (422, True)
+    peer.send(SegmentCreated(1, SEGMENT))
+    await until(lambda: not mock.server.hub.connections)
+    (found,) = (await http.get("/v1/requests", params=query)).json()["requests"]
+    assert found["type"] == "SEGMENT_CREATED"
 
 
-async def test_requests_are_chosen_by_a_filter_by_number_and_by_how_many() -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        await peer.ask(create(), create())
+async def test_requests_are_chosen_by_a_filter_by_number_and_by_how_many(
+    mock: MockSegmentStore, http: httpx.AsyncClient, peer: Peer
+) -> None:
+    await peer.ask(create(), create())
 
-        async def numbers(**query: str | int) -> list[int]:
-            return [each["number"] for each in (await http.get("/v1/requests", params=query)).json()["requests"]]
+    async def numbers(**query: str | int) -> list[int]:
+        return [each["number"] for each in (await http.get("/v1/requests", params=query)).json()["requests"]]
 
-        first, second = sorted(await numbers(match="type = CREATE_SEGMENT"))
-        assert await numbers(match="failure") == [second]
-        assert await numbers(after=first) == [second]
-        assert await numbers(limit=1) == [second]
-        assert await numbers(match="latency > 1h") == []
-        status, said, where = refusal(await http.get("/v1/requests", params={"match": "type ="}))
-        assert (status, where) == (422, "query.match")
-        assert "column 7" in said
-
-
-# --- in detail ----------------------------------------------------------------------------------------------------
+    first, second = sorted(await numbers(match="type = CREATE_SEGMENT"))
+    assert await numbers(match="failure") == [second]
+    assert await numbers(after=first) == [second]
+    assert await numbers(limit=1) == [second]
+    assert await numbers(match="latency > 1h") == []
+    status, said, where = refusal(await http.get("/v1/requests", params={"match": "type ="}))
+    assert (status, where) == (422, "query.match")
+    assert "column 7" in said
 
 
 async def test_an_append_in_detail_has_its_fields_its_events_its_timeline_and_its_neighbours() -> None:
@@ -204,12 +204,13 @@ async def test_keys_and_values_of_table_commands_are_payloads() -> None:
         assert len((await http.get(f"/v1/requests/{number}")).json()["payload"]) == 50
 
 
-async def test_a_request_that_was_discarded_or_is_none_is_not_found() -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        await peer.ask(create())
-        for number in (3, 77, 10**30):
-            status, _, where = refusal(await http.get(f"/v1/requests/{number}"))
-            assert (status, where) == (404, "path.number")
+async def test_a_request_that_was_discarded_or_is_none_is_not_found(
+    mock: MockSegmentStore, http: httpx.AsyncClient, peer: Peer
+) -> None:
+    await peer.ask(create())
+    for number in (3, 77, 10**30):
+        status, _, where = refusal(await http.get(f"/v1/requests/{number}"))
+        assert (status, where) == (404, "path.number")
 
 
 @pytest.mark.parametrize("form", ["wtrace", "jsonl"])

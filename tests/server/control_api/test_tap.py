@@ -1,7 +1,5 @@
 """The control API of a tap: what a tap has is steered as on a server, and what it lacks is refused in one sentence."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """Calls of the API over a real socket, and what they are made with."""
 
-from __future__ import annotations
-
 import base64
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A controller over a fake store, on a clock that stands still, with a journal that is held against its state."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """A segment store as the controller sees one: names, lengths, seals; every call is noted, and can be made to fail."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Reference implementation of the stream-cut functions of `history`: compares every pair of segments."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 

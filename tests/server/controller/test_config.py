@@ -1,7 +1,5 @@
 """The file with the controller's settings: valid content, errors, and its page in the docs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

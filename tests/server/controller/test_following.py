@@ -1,7 +1,5 @@
 """What follows a segment, asked while the change is under way that ends it: a client that heard of the end early."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from typing import Any

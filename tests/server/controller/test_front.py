@@ -1,7 +1,5 @@
 """A port before a controller: calls of any kind go through with all that belongs to them; addresses are replaced."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

@@ -1,7 +1,5 @@
 """Oversized calls are refused before they change anything; the largest allowed ones do not block others."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -98,9 +96,6 @@ async def test_a_request_that_is_no_message_is_refused(server: ControllerServer)
             await ask(b"\xff\xff\xff")
         assert refused.value.code() is grpc.StatusCode.INTERNAL
         assert refused.value.details() == "the request is not a StreamConfig"
-
-
-# Long work that is allowed -------------------------------------------------------------------------------------------
 
 
 async def test_a_store_answers_while_a_controller_beside_it_makes_many_segments(

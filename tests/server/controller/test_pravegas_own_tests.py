@@ -1,7 +1,5 @@
 """Expectations from Pravega's own tests, for a controller configured as theirs; each has its Java class and method."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """What a real controller answered, call by call: a controller here is held to it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

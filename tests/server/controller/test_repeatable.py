@@ -1,7 +1,5 @@
 """Which methods a client may repeat if it is unknown whether the first call was applied."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The API over a real socket: what calls do, one after another, and who may make them."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import threading

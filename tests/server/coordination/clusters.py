@@ -1,7 +1,5 @@
 """Two stores that own the containers of a cluster, in virtual time."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager

@@ -1,7 +1,5 @@
 """A TCP line that can be cut and healed: between a session and the service, in the loop of a test."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Self
 
@@ -47,7 +45,6 @@ class CutLine:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None
         self._serving.add(task)
         self._writers.add(writer)
         try:

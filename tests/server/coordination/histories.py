@@ -11,8 +11,6 @@ The checker holds (seeds 57.7, 57.8): nothing acknowledged is lost; per segment 
 there once; no two stores acknowledge in one epoch of a container.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Stores without sockets, whose containers ownership drives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from random import Random
 from typing import Any

@@ -1,7 +1,5 @@
 """PIP-57, 57.6: the configuration service holds scopes and stream policies, is cached, and no store ends without it."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Callable

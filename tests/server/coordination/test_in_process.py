@@ -64,7 +64,6 @@ async def test_an_ephemeral_node_ends_with_its_session_and_watchers_hear_of_it_o
     await owner.create("/n", b"", ephemeral=True)
     heard: list[str] = []
     node = await other.get("/n", lambda: heard.append("node"))
-    assert node is not None
     assert node.owner == owner.session_id
     await other.children("/", lambda: heard.append("children"))
     await owner.aclose()

@@ -1,7 +1,5 @@
 """PIP-57: what a store does when its coordination session expires, in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 from collections.abc import Callable, Coroutine
@@ -128,7 +126,6 @@ def test_a_node_of_an_older_session_of_ours_is_waited_for_or_replaced(stale_node
             service.expire(older.session_id)
         await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
         node = service.get(path)
-        assert node is not None
         assert node.owner == cluster.session_of(cluster.first).session_id
 
     play()
@@ -208,7 +205,6 @@ async def test_after_a_new_session_the_load_is_reported_again_and_caches_are_dro
     assert cluster.service.get(store_path("first")) is None
     await cluster.until(lambda: cluster.service.get(store_path("first")) is not None)
     node = cluster.service.get(store_path("first"))
-    assert node is not None
     assert node.owner == cluster.session_of(cluster.first).session_id
     assert msgspec.json.decode(node.data, type=LoadReport).containers <= 2
     assert cluster.first.caches_dropped == dropped + 1

@@ -1,7 +1,5 @@
 """Containers that are lost, taken, given up and opened while a store runs, and who is woken by it; in virtual time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

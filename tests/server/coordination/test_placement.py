@@ -1,7 +1,5 @@
 """Which store takes a container that nobody owns, and how many a store gives up: pure functions of load reports."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

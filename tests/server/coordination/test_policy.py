@@ -1,7 +1,5 @@
 """What a store does when its session has expired: one answer for each policy, and delays that grow to a bound."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

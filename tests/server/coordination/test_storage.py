@@ -1,7 +1,5 @@
 """Containers that stores of one process share: epochs grow, the older holder is fenced, and the state moves."""
 
-from __future__ import annotations
-
 import asyncio
 
 from segstore.server.coordination.storage import SharedContainers

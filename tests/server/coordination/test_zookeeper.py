@@ -1,7 +1,5 @@
 """Sessions with a real ZooKeeper that is restarted, with and without its data."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from itertools import count

@@ -1,7 +1,5 @@
 """An event loop whose time passes only when nothing is left to do: hours run in moments, the same each time."""
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from collections.abc import Callable, Coroutine

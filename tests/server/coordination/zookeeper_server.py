@@ -5,8 +5,6 @@ short, so that sessions may be: from 0.4 seconds, for those that are to be lost,
 however slow the machine is. Nothing is kept, so nothing waits for the disk: its directory is the caller's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What tests of durable stores share: a store on a directory, and all that can be seen of it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -112,7 +112,6 @@ async def test_a_peer_that_brings_more_than_the_disk_takes_is_not_read(grpc_runs
         await peer.ask(HELLO, create(), set_up())
         Held.gate.clear()
         store, name = mock.stores[0].store, "scope/stream/0.#epoch.0"
-        assert mock.durability is not None
         committer = mock.durability.committer
         sent = 0
         while not committer.full or peer.writer.transport.get_write_buffer_size() < (4 << 20):

@@ -1,7 +1,5 @@
 """Chunk files: blocks are read and verified once while the cache has them, and what is wrong names the file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

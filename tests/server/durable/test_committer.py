@@ -1,7 +1,5 @@
 """Group commit on a journal that does what a test says: what is written together, and what is told when."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading
@@ -349,9 +347,6 @@ async def test_who_waits_is_notified_when_its_own_batch_is_durable() -> None:
         journal.steps.release()
         await second
         assert committer.committed == 2
-
-
-# --- several journals -------------------------------------------------------------------------------------------
 
 
 class Journalled:

@@ -222,7 +222,6 @@ async def test_a_snapshot_that_fails_anywhere_loses_nothing(tmp_path: Path, left
 async def test_clients_of_a_store_that_failed_are_cut_off(grpc_runs: None, tmp_path: Path) -> None:
     async with MockCluster(data=tmp_path, containers=2) as mock:
         durability = mock.durability
-        assert durability is not None
         assert mock.failure is not None
         host, port = mock.address or ("", 0)
         async with Peer(*await asyncio.open_connection(host, port)) as peer:

@@ -1,7 +1,5 @@
 """Epochs of a container: the last to open it wins, and the others find out."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

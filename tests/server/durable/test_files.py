@@ -1,7 +1,5 @@
 """What a data directory does with files: all of it or an error, for their owner alone, regular ones only."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

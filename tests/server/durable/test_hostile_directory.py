@@ -1,7 +1,5 @@
 """Forged snapshots: each is refused as damaged, in bounded time and memory."""
 
-from __future__ import annotations
-
 import asyncio
 from contextlib import suppress
 from copy import deepcopy

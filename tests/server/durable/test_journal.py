@@ -1,7 +1,5 @@
 """A journal's file: filled ahead, full when that space is used, read back group by group, whatever is in it."""
 
-from __future__ import annotations
-
 import errno
 import random
 from collections.abc import Iterable
@@ -251,7 +249,6 @@ async def test_a_journal_that_no_manifest_names_is_closed(tmp_path: Path, monkey
     async with running(tmp_path, make_journal=Closing, files=files) as (durability, _):
         await until(lambda: durability.committer.next is not None)
         journals = durability._journals
-        assert journals is not None
         closed, number = Closing.closed.copy(), journals.number
         files.refusing = True
         with pytest.raises(OSError, match="No space left"):

@@ -1,7 +1,5 @@
 """When snapshots are taken: as memory fills, when data may be removed from the disk, and when somebody asks."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from pathlib import Path
@@ -99,7 +97,6 @@ async def test_a_start_that_has_read_many_journals_takes_a_snapshot(
         durability.open()
         durability.recover(store.containers)
         await durability.start()
-        assert durability._journals is not None
         found.append((len(durability._journals.ended), durability._tidy_at_s == 0))
         if not life:
             store.create_segment(NAME, now_ms=1)

@@ -1,7 +1,5 @@
 """What a start finds in a directory, and what it says about it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Snapshots: what is in chunk files, where, and which of them are written again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.server.durable.support import RANDOM, running, write

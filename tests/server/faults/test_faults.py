@@ -1,7 +1,5 @@
 """Faults over real sockets: each action does to a client what it says, and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 from uuid import UUID
@@ -30,13 +28,6 @@ from segstore.wire.names import container_of
 from tests.looped import looped
 from tests.server.faults.traffic import APPENDS, PONG, HostName, acknowledged, hosted, stored, writer_of
 from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up
-
-
-@pytest.fixture(params=["store", "tap"])
-def kind(request: pytest.FixtureRequest) -> HostName:
-    """What applies the rules."""
-    name: HostName = request.param
-    return name
 
 
 @pytest.mark.parametrize(("at", "in_store"), [("before", 2), ("after", 3)])
@@ -279,7 +270,6 @@ async def test_the_stores_of_a_cluster_have_their_own_rules_and_round_trips() ->
         mock.faults.round_trip_ms = {0: 30}
         answers = []
         for number, store in enumerate(mock.stores):
-            assert store.address is not None
             async with Peer(*await asyncio.open_connection(*store.address)) as peer:
                 peer.send(HELLO, create(segments[number]))
                 await mock.wait_for(f"type = CREATE_SEGMENT and segment = '{segments[number]}'", stage="received")

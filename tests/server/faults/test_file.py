@@ -1,7 +1,5 @@
 """Fault files: what they say becomes rules; what does not fit is named with line and path."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Functions as fault actions, in a store and in a tap."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading
@@ -32,13 +30,6 @@ from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append
 
 INFO = GetStreamSegmentInfo(9, SEGMENT, "")
 APPEND = Append(SEGMENT, WRITER, 1, 1, memoryview(b"data"), None, 3)
-
-
-@pytest.fixture(params=["store", "tap"])
-def kind(request: pytest.FixtureRequest) -> HostName:
-    """What applies the rules."""
-    name: HostName = request.param
-    return name
 
 
 async def test_a_function_that_decides_nothing_has_the_request_executed(kind: HostName) -> None:

@@ -1,7 +1,5 @@
 """The lane without a host: requests and replies in, effects out."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import UUID
 

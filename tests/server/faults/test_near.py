@@ -1,7 +1,5 @@
 """The requests nearest to a filter that none matched, and types that no request has."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest
@@ -75,7 +73,6 @@ def test_a_rule_that_matched_nothing_is_named_with_its_conditions_and_the_neares
     faults.add("type = HELLO", do="close", nth=2, name="once")
     faults.add("type = HELLO", do="close", store=1, name="elsewhere")
     seen = request_seen(Hello(17, 5), 1, store=0, connection=1, now_s=0, started_s=0)
-    assert faults.observer is not None
     faults.observer.add(seen)
     assert faults.decide(seen) is None
     never, elsewhere, once = (each.splitlines() for each in faults.unmatched())

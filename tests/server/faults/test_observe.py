@@ -1,7 +1,5 @@
 """What a store was asked: kept within bounds, found by filter, waited for without sleeping."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How many pending requests are remembered."""
 
-from __future__ import annotations
-
 from segstore.server.faults.decisions import Plan
 from segstore.server.faults.observe import request_seen
 from segstore.server.faults.pending import PendingRequests, PlannedReply

@@ -1,7 +1,5 @@
 """Traffic for tests of faults, to a store directly or through a tap, and how to look at its effect."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """A store that listens: its ports, TLS, and a stop that leaves nothing."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 
@@ -14,9 +12,6 @@ from tests.server.certificates import trusting, write_certificate
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 
 MIB = 1024 * 1024
-
-
-# --- listening --------------------------------------------------------------------------------------------------
 
 
 async def test_port_0_picks_a_free_port_which_is_in_the_address() -> None:
@@ -41,9 +36,6 @@ async def test_an_address_that_is_not_ours_is_named() -> None:
     with pytest.raises(CannotListen, match=r"192\.0\.2\.1") as caught:
         await SegmentStoreServer(StoreSettings(host="192.0.2.1", port=0)).start()
     assert caught.value.host == "192.0.2.1"
-
-
-# --- TLS --------------------------------------------------------------------------------------------------------
 
 
 async def test_tls_peers_are_served(tmp_path: Path) -> None:
@@ -101,9 +93,6 @@ async def test_an_invalid_certificate_is_an_error_of_one_sentence(tmp_path: Path
         await SegmentStoreServer(StoreSettings(port=0, tls_cert=certificate, tls_key=key)).start()
     assert str(certificate) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-# --- stopping ---------------------------------------------------------------------------------------------------
 
 
 async def test_stopping_twice_and_at_once_is_stopping() -> None:
@@ -169,9 +158,6 @@ async def test_a_stop_that_is_cancelled_cuts_what_is_left() -> None:
             await stopping
         await until(lambda: not hub.connections)
         await store.server.stop()
-
-
-# --- keeping house ----------------------------------------------------------------------------------------------
 
 
 async def test_the_cleaner_comes_sooner_where_transient_segments_may_not_be_idle_for_long() -> None:

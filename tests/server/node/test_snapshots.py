@@ -1,7 +1,5 @@
 """Snapshots and reset of servers in memory: what comes back, what is cut, what memory they take."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -132,7 +130,6 @@ async def test_a_restore_and_a_reset_undo_the_seed_the_round_trip_time_and_decis
 async def test_the_controllers_state_comes_back_and_calls_in_progress_do_not_reach_it() -> None:
     async with MockCluster(stores=2) as mock:
         controller = mock.controller
-        assert controller is not None
         controller.scopes.create("scope")
         await controller.create_stream("scope", "kept", StreamConfig(ScalingPolicy(min_segments=2)))
         identifier, _ = await controller.transactions.open("scope", "kept", 10_000)
@@ -151,8 +148,6 @@ async def test_the_controllers_state_comes_back_and_calls_in_progress_do_not_rea
 
 async def test_a_restore_publishes_the_streams_again() -> None:
     async with MockCluster(stores=2) as mock:
-        assert mock.controller is not None
-        assert mock.members is not None
         published = mock.members.configuration.scopes
         mock.controller.scopes.create("scope")
         await mock.snapshot("base")

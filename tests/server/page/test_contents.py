@@ -1,7 +1,5 @@
 """The panels of streams, reader groups and tables in a browser: chosen by the keyboard, names and events as text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 
@@ -24,7 +22,6 @@ STREAM = "/v1/streams/shop/orders"
 async def mock() -> AsyncIterator[MockCluster]:
     """A cluster whose stream `shop/orders` has been scaled, with events, a transaction and a table."""
     async with MockCluster(stores=2, http_port=0) as mock, client_of(mock) as http:
-        assert mock.controller is not None
         mock.controller.scopes.create("_system")
         mock.controller.scopes.create("shop")
         await mock.controller.create_stream("shop", "orders", StreamConfig(tags=(HOSTILE,)))

@@ -1,7 +1,5 @@
 """The live page: nothing comes from outside, names are text; a browser shows what happens and does what is asked."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re
@@ -89,7 +87,6 @@ async def test_the_page_shows_that_the_store_is_gone_and_continues_when_it_is_ba
         controlled = Controlled([mock.server], mock.server.faults)
         api = ControlApi(controlled, "127.0.0.1", 0)
         await api.start()
-        assert api.address is not None
         await page.open(f"http://127.0.0.1:{api.address[1]}/")
         await page.until("document.querySelectorAll('#server dt').length > 4")
         assert await page.get("document.querySelector('#gone').hidden")

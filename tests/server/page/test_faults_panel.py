@@ -1,7 +1,5 @@
 """The forms of fault rules and toxics, in a browser: all fields, errors at the field, changes while the server runs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

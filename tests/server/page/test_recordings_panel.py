@@ -1,7 +1,5 @@
 """The panel of recordings in a browser, of a server and of a tap: start, stop, download, delete."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

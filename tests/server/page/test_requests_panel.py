@@ -1,7 +1,5 @@
 """The list of requests and the drawer, in a browser: what is shown, by mouse and by keyboard, and what is done."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

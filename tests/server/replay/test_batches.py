@@ -1,7 +1,5 @@
 """Appends of a trace, taken in other batches than those that it has."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from uuid import UUID
 
@@ -56,7 +54,6 @@ def asked(replay: Replay, ends: list[int], start: int = 0) -> list[TraceAnswer |
 def said(answers: list[TraceAnswer | None]) -> list[tuple[int, int, int]]:
     found = []
     for answer in answers:
-        assert answer is not None
         for reply in answer.replies:
             ack = decode(reply.frame)
             assert isinstance(ack, DataAppended)
@@ -112,7 +109,6 @@ def test_what_was_refused_is_answered_as_it_is_and_not_in_another_batch() -> Non
     replay = Replay(traced([2, 5, 8], refused=5), "match")
     one, two, refused = asked(replay, [1, 2, 5])
     assert said([one, two]) == [(0, 1, len(EVENTS[0])), (1, 2, len(b"".join(EVENTS[:2])))]
-    assert refused is not None
     assert not isinstance(decode(refused.replies[0].frame), ConditionalCheckFailed | DataAppended)
 
 
@@ -158,7 +154,6 @@ def test_a_client_that_connects_again_at_any_moment_gets_each_event_acknowledged
 
     def known() -> int:
         answer = replay.answer(set_up(writer_id=LIVE), replay.connection())
-        assert answer is not None
         (reply,) = (decode(each.frame) for each in answer.replies)
         assert isinstance(reply, AppendSetup)
         assert (reply.writer_id, answer.closes) == (LIVE, False)
@@ -172,7 +167,6 @@ def test_a_client_that_connects_again_at_any_moment_gets_each_event_acknowledged
         if last == made:
             continue
         answer = replay.answer(a_batch(made, last, LIVE, 71), replay.connection())
-        assert answer is not None
         if answer.closes:
             assert not answer.replies
             cuts, made = cuts + 1, known()

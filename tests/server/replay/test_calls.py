@@ -1,7 +1,5 @@
 """Controller calls of a trace: which one answers a call of a client, and what the client is answered."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import UUID
 
@@ -66,7 +64,6 @@ def test_calls_come_in_the_order_of_the_trace_or_in_any_by_mode() -> None:
     replay = CallReplay(TWO, "match")
     for name, number in (("b", 2), ("a", 1)):
         found = replay.answer(ask("createScope", scope(name)))
-        assert found is not None
         assert found.number == number
     assert replay.answer(second) is None
     assert not replay.unused()
@@ -115,7 +112,6 @@ def test_pings_come_by_the_clock_and_those_that_the_trace_lacks_succeed(mode: An
         assert step is not None
         assert replay.message(step, STORE, HERE) == aborted.SerializeToString()
     other = replay.answer(ask("pingTransaction", m.PingTxnRequest(streamInfo=STREAM, txnId=txn(SECOND))))
-    assert other is not None
     assert (other.number, replay.message(other, STORE, HERE)) == (0, b"")
     assert replay.answer(Call(1, "pingTransaction", b"\xff")) is None
     assert replay.unused() == {"createScope": 2}

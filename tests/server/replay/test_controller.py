@@ -1,7 +1,5 @@
 """The controller beside a trace: what names tell it, and what it makes of the rest."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 from segstore.server.replay import read_script, replay_controller

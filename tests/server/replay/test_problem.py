@@ -1,7 +1,5 @@
 """What a request that a trace does not answer resembles: the nearest requests, and the fields that differ, as text."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 from uuid import UUID

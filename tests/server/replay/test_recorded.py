@@ -1,7 +1,5 @@
 """The controller beside a trace with controller calls, over real sockets."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -179,7 +177,6 @@ async def test_calls_that_the_trace_lacks_are_forwarded_and_answers_have_the_rep
         assert there == m.NodeUri(endpoint=server.host, port=server.port)
         (controller,) = (await client("getControllerServerList")).nodeURI
         assert controller.port != Endpoint.parse(cluster.controller_uri).port
-        assert cluster.controller is not None
         assert cluster.controller.scopes.exists("c")
         assert not cluster.controller.scopes.exists("a")
         assert [str(problem).splitlines()[0] for problem in server.problems] == [

@@ -1,7 +1,5 @@
 """A cluster with a REST API, and clients of it."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

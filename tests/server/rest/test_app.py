@@ -1,7 +1,5 @@
 """Paths, methods and health of the REST API; its port: access, TLS, and settings."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl
@@ -72,8 +70,6 @@ def test_a_part_is_ready_or_alive_by_its_status_and_the_whole_is_up_if_all_are_a
     status: HealthStatus, ready: bool, alive: bool
 ) -> None:
     part, whole = health_of({"a": status}, "a"), health_of({"a": status, "b": HealthStatus.UP})
-    assert part is not None
-    assert whole is not None
     assert (part.readiness, part.liveness, part.children) == (ready, alive, {})
     assert (whole.name, whole.status, whole.readiness) == ("", "UP" if alive else "DOWN", alive)
 

@@ -1,7 +1,5 @@
 """Stream configurations as JSON, and what of them is impossible."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """REST requests as calls of the gRPC methods that they stand for: recorded, observed, and under fault rules."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Requests to a process that does not lead the controller."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator

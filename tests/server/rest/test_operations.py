@@ -1,7 +1,5 @@
 """Each path of the REST API and each of its statuses, asked over a real socket."""
 
-from __future__ import annotations
-
 import base64
 import struct
 import time
@@ -51,7 +49,6 @@ async def scope(http: httpx.AsyncClient) -> str:
 
 async def group(mock: MockCluster, name: str, *streams: str) -> None:
     """Creates a reader group of streams in scope `a`, as a client does over gRPC."""
-    assert mock._served is not None
     asked = m.ReaderGroupConfiguration(
         scope="a",
         readerGroupName=name,
@@ -200,7 +197,6 @@ async def test_what_is_not_durable_or_not_expected_is_answered(
     async def settled() -> None:
         raise error
 
-    assert mock._served is not None
     monkeypatch.setattr(mock._served.executor, "_settled", settled)
     assert refused(await http.get("/v1/scopes")) == (status, said)
 
@@ -211,7 +207,6 @@ async def test_scaling_events_are_those_in_a_time_after_the_epoch_at_its_start(
     await http.post(f"{scope}/streams", json=stream())
     for count in (4, 1, 2):
         await http.put(f"{scope}/streams/s", json=stream(scalingPolicy={**FIXED, "minSegments": count}))
-    assert mock.controller is not None
     begun = [epoch.created_ms for epoch in mock.controller.streams.get("a", "s").epochs]
 
     async def events(start: int, end: int) -> list[Any]:
@@ -268,7 +263,6 @@ async def test_reader_groups_are_listed_shown_and_deleted(
     )
     created, added, acquired, removed = ([struct.pack(">ii", 0, len(event)) + event] for event in java_events())
     segment, writer = segment_name("a", "_RGg1", 0, 0), UUID(int=7)
-    assert mock.controller is not None
     for events in (created, added, acquired):
         await mock.controller.segments.append_events(segment, writer, events)
     assert (await http.get(f"{groups}/g1")).json()["onlineReaderIds"] == ["reader"]
@@ -286,7 +280,6 @@ async def test_a_group_that_an_older_client_made_is_listed_and_deleted_with_its_
     mock: MockCluster, http: httpx.AsyncClient, scope: str
 ) -> None:
     controller = mock.controller
-    assert controller is not None
     await http.post(f"{scope}/streams", json=stream())
     await controller.create_stream("a", "_RGold", controller.streams.get("a", "s").config)
     assert (await http.get(f"{scope}/readergroups")).json() == {"readerGroups": [{"readerGroupName": "old"}]}

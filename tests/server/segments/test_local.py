@@ -1,7 +1,5 @@
 """Requests of a controller to a store in its process: answered as over the wire, and recorded as on the wire."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the controller of a cluster asks of a store, over a connection."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 
@@ -43,7 +41,6 @@ async def test_an_event_of_the_controller_is_appended_once_however_often_it_is_r
         finally:
             await segments.aclose()
     found = store.store.read(SEGMENT, 0, 100)
-    assert found is not None
     assert b"".join(found.data) == b"event 1 event 2 event 3 "
     assert store.store.container_for(SEGMENT).get_attribute(SEGMENT, CONTROLLER_WRITER) == 3
 

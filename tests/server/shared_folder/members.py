@@ -1,7 +1,5 @@
 """Stores that share a folder, for tests: each with its own view of it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path

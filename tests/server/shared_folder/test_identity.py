@@ -1,7 +1,5 @@
 """The identity of a cluster's folder: who writes it, and which folders and nodes are refused."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator

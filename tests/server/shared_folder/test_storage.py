@@ -1,7 +1,5 @@
 """Containers in a folder that several stores share: an opening fences the older ones, and nothing is lost."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import threading

@@ -1,7 +1,5 @@
 """A journal of a container that hands each operation to a function."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from segstore.server.store import Operation, decode

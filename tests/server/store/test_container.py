@@ -1,6 +1,5 @@
 """One container: what each request answers and what it refuses, in the order in which the reference refuses."""
 
-from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -11,7 +10,6 @@ from segstore.server.store import (
     BadAttribute,
     BadOffset,
     Container,
-    NoSuchSegment,
     ReadResult,
     SegmentExists,
     SegmentSealed,
@@ -20,7 +18,6 @@ from segstore.server.store import (
 )
 from segstore.server.store.attributes import SCALE_POLICY_RATE, SEGMENT_TYPE, core_id
 from segstore.server.store.errors import AttributeLimit, TableNotEmpty, Unmapped
-from tests.looped import looped
 from tests.server.support import append_to
 
 W = UUID("00000000-0000-0001-0000-00000000000a")
@@ -48,9 +45,6 @@ def read(container: Container, name: str, offset: int = 0, size: int = 1000) -> 
     data = b"".join(result.data)
     assert result.offset == offset
     return data, result.at_tail, result.end_of_segment
-
-
-# Creating and deleting
 
 
 def test_a_new_segment_is_empty_and_knows_its_policy(container: Container) -> None:
@@ -86,35 +80,6 @@ def test_the_table_of_a_reader_group_can_be_made_again_and_no_other_one(containe
         container.create_table_segment(other, now_ms=2)
 
 
-@looped(
-    "request_",
-    [
-        lambda c: c.delete_segment("no"),
-        lambda c: c.update_policy("no", scale_type=0, target_rate=0, now_ms=1),
-        lambda c: c.get_attribute("no", A),
-        lambda c: append_to(c, "no", W, 1, 1, b"", last_event_number=0, now_ms=1),
-        lambda c: c.wait("no", 0, 1),
-        lambda c: c.merge("s", "no", now_ms=1),
-        lambda c: c.table("no"),
-    ],
-)
-def test_what_does_not_exist_is_named(container: Container, request_: Callable[[Container], object]) -> None:
-    with pytest.raises(NoSuchSegment) as error:
-        request_(container)
-    assert error.value.segment == "no"
-
-
-# Appending
-
-
-def test_a_writer_that_another_connection_overtook_is_refused(container: Container) -> None:
-    write(container, "s", b"one")
-    with pytest.raises(BadAttribute) as error:
-        append_to(container, "s", W, 7, 1, b"x", last_event_number=0, now_ms=2)
-    assert (error.value.attribute_id, error.value.previous) == (W, 1)
-    assert container.segment("s").length == 3
-
-
 def test_a_conditional_append_checks_its_number_before_the_offset(container: Container) -> None:
     write(container, "s", b"one")
     with pytest.raises(BadOffset) as error:
@@ -145,9 +110,6 @@ def test_a_core_attribute_that_is_there_is_a_writer_like_any_other(container: Co
     assert container.get_attribute("s", EVENT_COUNT) == 2
 
 
-# Reading
-
-
 def test_a_fixed_key_table_takes_no_attributes_but_core_ones() -> None:
     container = Container()
     container.create_table_segment("fixed", key_length=16, now_ms=1)
@@ -160,9 +122,6 @@ def test_a_fixed_key_table_takes_no_attributes_but_core_ones() -> None:
 
 def test_a_reply_carries_between_eight_bytes_and_two_mebibytes() -> None:
     assert [read_length(n) for n in (-5, 0, 8, 9, 1 << 30)] == [8, 8, 8, 9, 2 * 1024 * 1024]
-
-
-# Truncating, sealing, policy
 
 
 def test_truncation_moves_the_start_and_nothing_else(container: Container) -> None:
@@ -187,17 +146,11 @@ def test_the_policy_can_be_changed_until_the_segment_is_sealed(container: Contai
         container.update_policy("s", scale_type=1, target_rate=1, now_ms=4)
 
 
-# Attributes
-
-
 def test_an_absent_core_attribute_equals_nothing(container: Container) -> None:
     with pytest.raises(BadAttribute):
         container.update_attribute("s", EVENT_COUNT, 1, NULL_VALUE, now_ms=2)
     container.update_attribute("s", SCALE_POLICY_RATE, 7, 100, now_ms=2)
     assert container.get_attribute("s", SCALE_POLICY_RATE) == 7
-
-
-# Transient segments
 
 
 @pytest.mark.seed("43.2")
@@ -264,9 +217,6 @@ def test_all_transient_segments_expire_after_a_recovery(container: Container) ->
     assert expired(container, 1000, 600) == [name]
 
 
-# Merging
-
-
 @pytest.mark.seed("43.10")
 def test_a_transient_source_counts_as_one_event(container: Container) -> None:
     name = container.create_transient_segment("s", W, HEX, now_ms=1)
@@ -276,9 +226,6 @@ def test_a_transient_source_counts_as_one_event(container: Container) -> None:
     assert container.merge("s", name, now_ms=3) == 15
     assert container.get_attribute("s", EVENT_COUNT) == 1
     assert expired(container, 9999, 1) == []
-
-
-# Tables
 
 
 def test_a_table_segment_is_a_segment_with_entries(container: Container) -> None:

@@ -1,11 +1,9 @@
 """Index segments: the nearest entry, the point of truncation, and entries that are cut."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.server.store import ChunkPool, Segment
-from segstore.server.store.errors import IndexTruncated
 from segstore.server.store.index import ENTRY_BYTES, locate, pack_entry, truncation_point, unpack_entry
 
 NAME = "scope/stream/0.#epoch.0"
@@ -41,16 +39,6 @@ def test_offsets_of_a_truncated_index_count_from_its_beginning() -> None:
     assert locate(NAME, index, 0) == 300
     assert truncation_point(NAME, index, 300) == 3 * ENTRY_BYTES
     assert truncation_point(NAME, index, 250) == 2 * ENTRY_BYTES
-
-
-def test_an_entry_cut_in_the_middle_cannot_be_searched() -> None:
-    index = index_of([100, 200])
-    index.truncate(5)
-    with pytest.raises(IndexTruncated) as error:
-        locate(NAME, index, 0)
-    assert error.value.segment == NAME
-    with pytest.raises(IndexTruncated):
-        truncation_point(NAME, index, 100)
 
 
 def test_bytes_that_are_not_a_whole_entry_are_left_out() -> None:

@@ -1,7 +1,5 @@
 """A store whose memory is full: growth is refused; everything else still works and frees memory."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import Callable, Iterator
@@ -30,7 +28,6 @@ from segstore.wire import (
     ReadTable,
     RemoveTableKeys,
     SealSegment,
-    SegmentAttributeUpdated,
     SegmentCreated,
     SegmentDeleted,
     SegmentRead,
@@ -235,20 +232,6 @@ async def test_with_a_data_directory_only_the_rest_counts_as_memory(grpc_runs: N
             replies = await peer.ask(HELLO, ReadSegment(SEGMENT, 0, 100, "", 5), DeleteSegment(5, SEGMENT, ""))
             assert [type(reply) for reply in replies[1:]] == [SegmentRead, SegmentDeleted]
             assert isinstance((await peer.ask(create(OTHER)))[0], SegmentCreated)
-
-
-async def test_a_segment_has_at_most_as_many_attributes_as_its_limit() -> None:
-    limits = LimitSettings(segment_attributes=50)
-    async with MockSegmentStore(limits=limits, watched=False) as store:
-        async with await Peer.connect(store) as peer:
-            await peer.ask(HELLO, create())
-            replies = await peer.ask(*(set_up(SEGMENT, UUID(int=1 << 64 | each)) for each in range(50)))
-            assert len(replies) == 50
-            known = UUID(int=1 << 64)
-            again = set_up(SEGMENT, known), UpdateSegmentAttribute(5, SEGMENT, known, 5, -(2**63), "")
-            assert [type(each) for each in await peer.ask(*again)] == [AppendSetup, SegmentAttributeUpdated]
-            assert await peer.ask(set_up()) == []
-        assert len(store.segments[SEGMENT].attributes) == 50
 
 
 def physical() -> int:

@@ -5,8 +5,6 @@ or raises, the store must do or raise; and at every point the operations that we
 same state in an empty store.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from uuid import UUID
 

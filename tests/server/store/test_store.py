@@ -62,9 +62,6 @@ def entries(store: SegmentStore) -> list[tuple[int, int, int]]:
     return [unpack_entry(data[at : at + 24]) for at in range(0, len(data), 24)]
 
 
-# Ownership
-
-
 def test_a_segment_of_a_container_that_is_not_owned_is_refused() -> None:
     store = SegmentStore(2, owned=[0])
     other = name_in(1, 2)
@@ -101,9 +98,6 @@ def test_a_segment_whose_index_belongs_elsewhere_is_created_and_refused() -> Non
     assert store.segment_info(name).length == 0
 
 
-# Around a request
-
-
 def test_a_users_segment_gets_an_index_and_loses_it(store: SegmentStore) -> None:
     assert store.segment_info(INDEX).length == 0
     store.delete_segment(S)
@@ -119,26 +113,22 @@ def test_other_segments_get_no_index(store: SegmentStore, name: str) -> None:
     assert name + "#index" not in store.container_for(name).segments
 
 
-def test_an_existing_index_is_reported_as_the_existing_segment_which_is_created() -> None:
+def test_an_existing_index_is_reported_as_the_existing_segment_which_is_created_without_one() -> None:
     store = SegmentStore()
     store.create_segment(INDEX, now_ms=1)
     with pytest.raises(SegmentExists) as error:
         store.create_segment(S, now_ms=1)
     assert error.value.segment == S
-    assert store.segment_info(S).length == 0
+    write(store, S, b"x")
+    assert (store.segment_info(S).length, store.segment_info(INDEX).length) == (1, 0)
 
 
-def test_deleting_an_index_is_refused_and_done(store: SegmentStore) -> None:
+def test_deleting_an_index_is_refused_and_done_and_setting_up_an_append_brings_it_back(store: SegmentStore) -> None:
     with pytest.raises(IllegalArgument) as error:
         store.delete_segment(INDEX)
     assert error.value.message == "segmentName is already an index segment name"
     with pytest.raises(NoSuchSegment):
         store.segment_info(INDEX)
-
-
-def test_setting_up_an_append_brings_a_missing_index_back(store: SegmentStore) -> None:
-    with pytest.raises(IllegalArgument):
-        store.delete_segment(INDEX)
     assert store.setup_append(S, W, now_ms=2) == NULL_VALUE
     assert (store.segment_info(INDEX).length, store.segment_info(INDEX).last_modified_ms) == (0, 2)
     write(store, S, b"x" * 9)
@@ -157,9 +147,6 @@ def test_an_index_whose_name_is_used_up_is_reported_by_its_own_name(store: Segme
     write(store, txn(1), b"more")
     assert store.merge(S, txn(1), now_ms=3) == 5, "a merge goes on without an index"
     assert INDEX not in store.container_for(INDEX).segments
-
-
-# The index
 
 
 def test_appends_within_ten_milliseconds_share_an_entry(store: SegmentStore) -> None:
@@ -236,24 +223,12 @@ def test_truncation_without_an_index_is_fine(store: SegmentStore) -> None:
     assert store.segment_info(S).start_offset == 40
 
 
-def test_an_index_that_a_client_made_is_not_written_to() -> None:
-    store = SegmentStore()
-    store.create_segment(INDEX, now_ms=1)
-    with pytest.raises(SegmentExists):
-        store.create_segment(S, now_ms=1)
-    write(store, S, b"x")
-    assert store.segment_info(INDEX).length == 0
-
-
 def test_an_index_knows_of_as_many_events_only_once(store: SegmentStore) -> None:
     write(store, INDEX, b"0" * 24)
     write(store, S, b"x", 100)
     assert store.segment_info(INDEX).length == 24
     write(store, S, b"y", 200)
     assert store.segment_info(INDEX).length == 48
-
-
-# Merging
 
 
 def test_a_merge_is_written_to_the_targets_index_and_the_sources_goes_after_a_while(store: SegmentStore) -> None:
@@ -339,9 +314,6 @@ def test_a_batch_continues_after_a_source_that_is_refused(store: SegmentStore) -
     assert read(store, S) == b"from 2"
 
 
-# Transients, tables, the admin's requests
-
-
 def test_the_admins_requests_know_containers_and_segments(store: SegmentStore) -> None:
     write(store, S, b"x" * 1000)
     assert store.list_chunks(S) == [(0, 1000)]
@@ -355,9 +327,6 @@ def test_the_admins_requests_know_containers_and_segments(store: SegmentStore) -
     for missing in ("no/such/0", "_system/containers/metadata_0"):
         with pytest.raises(Unmapped):
             store.list_chunks(missing)
-
-
-# What errors name
 
 
 @pytest.mark.parametrize(

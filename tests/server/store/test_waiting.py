@@ -44,15 +44,7 @@ def test_an_empty_append_wakes_no_reader(container: Container) -> None:
 def test_a_woken_read_reports_that_it_reached_the_tail(container: Container) -> None:
     append(container, b"0123456789")
     result = container.read("s", 0, 8, woken=True)
-    assert result is not None
     assert (b"".join(result.data), result.at_tail, result.end_of_segment) == (b"01234567", True, False)
-
-
-def test_sealing_wakes_all(container: Container) -> None:
-    container.wait("s", 0, 1)
-    container.wait("s", 100, 2)
-    container.seal_segment("s", now_ms=3)
-    assert container.waiters.take_woken() == [(1, WakeReason.SEALED), (2, WakeReason.SEALED)]
 
 
 def test_deleting_wakes_all(container: Container) -> None:

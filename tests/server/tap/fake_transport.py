@@ -1,7 +1,5 @@
 """A transport without a socket, for a side of a link."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

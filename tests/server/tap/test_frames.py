@@ -1,7 +1,5 @@
 """What a tap with rules makes of bytes: nothing is lost, nothing is changed, nothing is raised."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,5 @@
 """Faults on another store's traffic: each action does to client and store what it says, and nothing else."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

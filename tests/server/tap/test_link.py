@@ -1,7 +1,5 @@
 """A link without sockets: its state and what both sides receive, event by event."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Probing what is behind a tap: a store answers a Hello; everything else is reported in one sentence, never raised."""
 
-from __future__ import annotations
-
 import asyncio
 
 from segstore.server import MockSegmentStore

@@ -1,7 +1,5 @@
 """A tap on sockets: what one side says the other one hears, as it was said, and so the end of it."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import socket
@@ -55,7 +53,6 @@ def tap_before(host: str, port: int, /, *, watched: bool = False, **more: object
 
 def entry(tap: TapServer) -> Port:
     """Where a client comes in."""
-    assert tap.address is not None
     return Port(*tap.address)
 
 
@@ -70,7 +67,6 @@ async def upstream(handler: Handler) -> AsyncIterator[tuple[str, int]]:
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None
         running.add(task)
         try:
             await handler(reader, writer)
@@ -320,7 +316,6 @@ async def test_a_tap_speaks_tls_to_a_store_and_to_clients(tmp_path: Path, watche
         async with plain, await connected(plain) as peer:
             assert len(await peer.ask(HELLO, create(), set_up(), append(1))) == 4
         async with tap_before("localhost", mock.port, watched=watched, tls=True, ca=certificate, **tls) as both:
-            assert both.address is not None
             assert both.address.host == "localhost"
             where: object = Port("127.0.0.1", both.address.port)
             peer = await Peer.connect(where, ssl=trusting(), server_hostname="localhost")  # type: ignore[arg-type]

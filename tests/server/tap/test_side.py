@@ -1,7 +1,5 @@
 """One side of a link without a socket: what is read when, and what is written in which order."""
 
-from __future__ import annotations
-
 import errno
 
 import pytest

@@ -1,7 +1,5 @@
 """What a toxic may say: what Toxiproxy knows, and what is refused, where."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

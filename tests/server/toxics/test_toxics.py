@@ -1,7 +1,5 @@
 """Toxics on real sockets, of a store and of a tap: each does to a client what Toxiproxy's does."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import socket
@@ -18,13 +16,6 @@ from segstore.wire import SegmentRead, encode
 from tests.server.certificates import trusting, write_certificate
 from tests.server.faults.traffic import PONG, Host, HostName, acknowledged, hosted, stored, writer_of
 from tests.server.support import HELLO, FakeClock, Peer, append, create, read, set_up, until
-
-
-@pytest.fixture(params=["store", "tap"])
-def kind(request: pytest.FixtureRequest) -> HostName:
-    """What has the toxics."""
-    name: HostName = request.param
-    return name
 
 
 async def nothing_comes(peer: Peer) -> None:
@@ -246,7 +237,6 @@ async def test_toxics_of_the_file_apply_from_the_start_and_by_store() -> None:
     async with Cluster(ClusterSettings(stores=2, store=StoreSettings(port=0)), faults=faults) as cluster:
         found = []
         for store in cluster.stores:
-            assert store.address is not None
             reader, writer = await asyncio.open_connection(*store.address)
             writer.write(encode(HELLO))
             found.append(await reader.readexactly(5 if store.number else 16))

@@ -1,7 +1,5 @@
 """Dialogues for the tests of replay: recorded at a store as `serve --record` records them."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from uuid import UUID

@@ -1,7 +1,5 @@
 """What the tests of append blocks share: writers, frames of bytes, decoders and encoders that are set up."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

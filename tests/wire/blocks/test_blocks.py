@@ -1,7 +1,5 @@
 """Append blocks: the encoder and the decoder against what was recorded, and against each other."""
 
-from __future__ import annotations
-
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -24,9 +22,6 @@ ROOT = Path(__file__).parents[3]
 MAX_FRAME = 2**24 - 1
 
 
-# Recorded ----------------------------------------------------------------------------------------------------------
-
-
 def recorded(name: str) -> list[dict[str, Any]]:
     return [line.what for line in read_lines(ROOT / "fixtures" / "vectors" / name)]
 
@@ -47,8 +42,6 @@ def test_a_recorded_stream_is_written_byte_for_byte_and_read_as_recorded(stream:
 def test_a_recorded_sequence_of_commands_is_answered_as_recorded(case: dict[str, Any]) -> None:
     assert list(blocks.decoding(case)) == []
 
-
-# Both --------------------------------------------------------------------------------------------------------------
 
 OPERATION = st.one_of(
     st.tuples(st.just("append"), st.sampled_from([A, B, C]), st.integers(1, 300), st.binary(max_size=80)),

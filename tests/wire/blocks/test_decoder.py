@@ -1,7 +1,5 @@
 """Append blocks read: what comes back as appends, and what the decoder refuses."""
 
-from __future__ import annotations
-
 import struct
 import tracemalloc
 from typing import Any
@@ -341,8 +339,6 @@ def test_reads_of_any_size_give_what_single_commands_give(commands: list[Command
             single.append(as_recorded(result))
     assert run(chunk) == (single, failed)
 
-
-# --- acknowledgements -----------------------------------------------------------------------------------------------
 
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
 rows_of = st.lists(

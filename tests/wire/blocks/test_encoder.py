@@ -1,7 +1,5 @@
 """Append blocks written: sizes, timers, the order of writers, and what the encoder refuses."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

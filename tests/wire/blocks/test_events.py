@@ -1,7 +1,5 @@
 """Events as they are stored: framed, and split again. `test_shortcuts.py` of the extension compares C and Python."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from segstore.wire import Event, encode

@@ -1,7 +1,5 @@
 """Copies of decoded values do not view the buffer that they were read from."""
 
-from __future__ import annotations
-
 from segstore.wire import ReadTable, TableKey, WrongHost, decode, encode
 from segstore.wire.blocks import owned
 

@@ -1,9 +1,5 @@
 """Whole appends in runs: what comes out of a connection does not depend on them, nor on the codec."""
 
-from __future__ import annotations
-
-import gc
-import sys
 from itertools import chain
 from typing import Any
 from uuid import UUID
@@ -140,8 +136,6 @@ def test_what_lies_behind_the_bytes_received_is_not_joined() -> None:
     assert decoder.feed(frames[-1:], records=writers) == [END]
 
 
-# Any stream ----------------------------------------------------------------------------------------------------------
-
 tails = st.sampled_from([b"", encode(Padding(3)), encode(PartialEvent(b"abc")), b"odd"])
 blocks = st.builds(
     lambda writer, data, tail: AppendBlock(writer, data + tail), st.sampled_from(WRITERS), st.binary(max_size=9), tails
@@ -191,9 +185,6 @@ def test_runs_change_no_append_no_order_and_no_error(
         assert found == plain
 
 
-# C -------------------------------------------------------------------------------------------------------------------
-
-
 @needs_c
 def test_records_that_are_not_as_they_should_be_are_left_alone() -> None:
     append = whole(1)
@@ -204,20 +195,3 @@ def test_records_that_are_not_as_they_should_be_are_left_alone() -> None:
         assert [type(each) for each in out] == [AppendBlock, AppendBlockEnd]
     with pytest.raises(TypeError):
         FrameDecoder(joined=WHOLE_APPENDS).feed(append, records=[])  # type: ignore[arg-type]
-
-
-@needs_c
-def test_runs_leak_nothing() -> None:
-    blocks, stream = block_decoder(), whole(1) + whole(1, WRITERS[1]) + whole(1, data=b"x" * 999) + encode(KeepAlive())
-    watched = [*blocks.writers.values(), *blocks.writers, blocks.writers, stream]
-    decoder = FrameDecoder(joined=WHOLE_APPENDS)
-
-    def step() -> None:
-        assert len(decoder.feed(stream, most=9, records=blocks.writers)) == 2
-
-    step()
-    gc.collect()
-    before = [sys.getrefcount(each) for each in watched]
-    for _ in range(100):
-        step()
-    assert [sys.getrefcount(each) for each in watched] == before

@@ -1,7 +1,5 @@
 """How large an append block should be."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

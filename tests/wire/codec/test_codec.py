@@ -1,7 +1,5 @@
 """`encode`, `encode_parts` and `decode`: the generated codec against the schema, for any value and any bytes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -56,16 +54,12 @@ WRITER = UUID(int=5)
 SURROUNDINGS = st.one_of(st.binary(max_size=40), st.sampled_from((bytes(40), b"\xff" * 40, b"\x00\x00\x00\x01" * 10)))
 
 
-# Any value -----------------------------------------------------------------------------------------------------------
-
-
 @CLASSES
 def test_both_codecs_write_the_same_frame_and_read_it_back(cls: type[Command]) -> None:
     @examples(25)
     @given(command_of(cls), SURROUNDINGS, SURROUNDINGS)
     def holds(value: Command, before: bytes, after: bytes) -> None:
         frame = check_encode(value)
-        assert frame is not None
         assert int.from_bytes(frame[4:8], "big") == len(frame) - HEADER_BYTES
         assert check_body(cls.code, frame[HEADER_BYTES:], before, after) == as_read(value)
 
@@ -150,9 +144,6 @@ def test_a_frame_reads_the_same_from_every_kind_of_buffer(value: Command) -> Non
             assert json.dumps(found.to_dict()) == json.dumps(expected.to_dict())
 
 
-# Any bytes -----------------------------------------------------------------------------------------------------------
-
-
 @CLASSES
 def test_both_codecs_agree_on_every_truncation(cls: type[Command]) -> None:
     @examples(8)
@@ -216,9 +207,6 @@ def test_an_error_of_a_truncated_frame_says_where_and_what(value: Command) -> No
             assert error[1] is not Truncated or facts["actual"] > facts["limit"]
 
 
-# Headers -------------------------------------------------------------------------------------------------------------
-
-
 @EACH_CODEC
 @looped("size", range(8))
 def test_a_frame_without_a_whole_header_is_truncated(codec: Codec, size: int) -> None:
@@ -249,9 +237,6 @@ def test_a_code_that_is_not_served_is_refused_or_kept_whole(codec: Codec, code: 
     assert kept.code == code
     assert encode(kept, codec=codec) == frame
     assert b"".join(encode_parts(kept)) == frame
-
-
-# Limits of the encoder -----------------------------------------------------------------------------------------------
 
 
 @EACH_CODEC
@@ -309,9 +294,6 @@ def test_a_record_in_the_place_of_another_is_refused_though_its_attributes_would
     assert check_encode(value) is None
     with pytest.raises(BadField, match="a TableValue is needed, not TableKey"):
         encode(value)
-
-
-# Without the generated path ------------------------------------------------------------------------------------------
 
 
 @given(commands())

@@ -1,7 +1,5 @@
 """`FrameDecoder`: the same commands whatever the pieces, the same errors with either codec, the end after an error."""
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 from unittest.mock import patch
@@ -57,8 +55,6 @@ def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
     cuts = sorted({*cuts, min(near, len(data))}) if draw(st.booleans()) else cuts
     return [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
-
-# Any pieces ----------------------------------------------------------------------------------------------------------
 
 OFTEN = (AppendBlock, AppendBlockEnd, DataAppended, SegmentRead, ReadSegment)
 OFTEN_OR_ANY = st.one_of(st.sampled_from(OFTEN).flatmap(command_of), commands())
@@ -137,13 +133,9 @@ def test_a_broken_stream_gives_its_good_commands_then_its_error(
             assert failed is None
             assert decoder.buffered_bytes == left
             continue
-        assert failed is not None
         assert type(failed) is error[0]
         assert failed.code == error[1] if type(failed) is FrameTooLarge else (str(failed), failed.facts()) == error[1:]
         assert decoder.buffered_bytes == 0
-
-
-# Lengths -------------------------------------------------------------------------------------------------------------
 
 
 @EACH_CODEC
@@ -188,9 +180,6 @@ def test_a_lower_limit_holds_for_every_command_and_counts_the_header(codec: Code
         assert list(caught.value.decoded) == []
 
 
-# Errors --------------------------------------------------------------------------------------------------------------
-
-
 @EACH_CODEC
 @looped(
     ("bad", "kind"),
@@ -232,7 +221,6 @@ def test_a_failed_decoder_keeps_neither_the_bytes_nor_the_commands() -> None:
     again = [refusal(lambda: decoder.feed(b"")) for _ in range(3)]
     lengths = []
     for error in again:
-        assert error is not None
         length, trace = 0, error.__traceback__
         while trace is not None:
             length, trace = length + 1, trace.tb_next
@@ -267,9 +255,6 @@ def test_payloads_view_the_data_that_was_fed_and_the_decoder_lets_go_of_it() -> 
     del command
     data.clear()  # a BufferError if the decoder still viewed it
     assert decoder.buffered_bytes == 9
-
-
-# Long frames in memory of their own -----------------------------------------------------------------------------------
 
 
 def received(decoder: FrameDecoder, data: bytes, sizes: list[int], buffer: bytearray) -> list[Command]:
@@ -324,7 +309,6 @@ def test_a_long_frame_is_held_in_its_memory_alone(codec: Codec, cut: int) -> Non
             begun = HEADER_BYTES + 1
             assert decoder.feed(frame[cut:begun]) == []
         room = decoder.room
-        assert room is not None
         assert len(room) == len(frame) - begun
         room[:] = frame[-len(room) :]
         room[-1] = number
@@ -343,7 +327,6 @@ def test_a_long_frame_that_is_wrong_ends_the_decoder_and_leaves_its_memory(codec
     decoder = FrameDecoder(codec=codec, memory=memory)
     decoder.feed(framed(4711, bytes(100))[:70])
     room = decoder.room
-    assert room is not None
     used = room.obj
     with pytest.raises(UnknownCommand):
         decoder.feed(room)
@@ -352,7 +335,6 @@ def test_a_long_frame_that_is_wrong_ends_the_decoder_and_leaves_its_memory(codec
         decoder.feed(b"")
     del room
     again = memory.take(100)
-    assert again is not None
     assert again.obj is used
 
 
@@ -363,8 +345,6 @@ def test_a_frame_longer_than_any_memory_is_held_as_it_comes() -> None:
     assert (decoder.buffered_bytes, decoder.room) == (1000, None)
     assert list(map(encode, decoder.feed(frame[1000:]))) == [frame]
 
-
-# Acknowledgements in rows ---------------------------------------------------------------------------------------------
 
 ACKS = command_of(DataAppended)
 
@@ -392,14 +372,11 @@ def test_what_is_wrong_among_acknowledgements_is_found_in_rows_too(stream: bytes
     assert heard[0] == heard[1]
 
 
-# --- memory for long frames -------------------------------------------------------------------------------------------
-
 AREA = 64 * 1024
 
 
 def area(view: memoryview | None) -> object:
     """The memory that a view is of."""
-    assert view is not None
     return view.obj
 
 
@@ -417,7 +394,6 @@ def test_memory_is_reused_when_no_view_of_it_is_left() -> None:
     del part, others
     assert area(memory.take(AREA)) is used, "any size that it has"
     longer = memory.take(AREA + 1)
-    assert longer is not None
     assert len(longer) == AREA + 1
     assert area(longer) is not used
 

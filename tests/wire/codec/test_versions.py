@@ -1,7 +1,5 @@
 """Older wire versions: the tables are complete, and what is left out reads as the reference reads a shorter frame."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,9 +83,6 @@ def newer_than(cls: type[Command], version: int) -> dict[str, Any]:
     return {name: since for (owner, name), since in FIELDS_SINCE.items() if owner is cls and since > version}
 
 
-# --- the tables -----------------------------------------------------------------------------------------------------
-
-
 def test_every_optional_field_of_the_schema_has_its_version() -> None:
     found = {field for cls in COMMANDS.values() for field in optional_fields(cls)}
     assert found == FIELDS_SINCE.keys()
@@ -123,8 +118,6 @@ def test_a_version_that_is_not_spoken_is_refused(version: int) -> None:
     with pytest.raises(ValueError, match=f"wire version {version}"):
         parse_as(KeepAlive.code, b"", version)
 
-
-# --- encoding -------------------------------------------------------------------------------------------------------
 
 NO_SUCH = NoSuchSegment(1, "s", "at x", 9)
 APPENDED = DataAppended(7, WRITER, 5, 4, 3)
@@ -239,9 +232,6 @@ def test_frames_were_shorter_before_the_limit_was_raised() -> None:
     assert len(encode_as(PartialEvent(bytes(0x7FFFFF - 7)), 9)) == 0x800000
 
 
-# --- recorded shorter frames ------------------------------------------------------------------------------------------
-
-
 def full_frames(vectors: Path) -> dict[tuple[int, str], bytes]:
     lines = map(json.loads, (vectors / "commands.jsonl").read_text("utf-8").splitlines())
     return {(line["code"], line["case"]): bytes.fromhex(line["hex"]) for line in lines if "hex" in line}
@@ -284,9 +274,6 @@ def test_the_reference_reads_the_frames_of_older_versions_to_the_same_values(vec
                 assert decode(frame) == recorded
                 compared.add((case["code"], version))
     assert len(compared) >= enough
-
-
-# --- decoding -------------------------------------------------------------------------------------------------------
 
 
 def newer_fields_are_defaults() -> list[tuple[Command, int, Command]]:

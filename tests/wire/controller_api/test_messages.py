@@ -1,7 +1,5 @@
 """The API's files are in step with each other, and numbered as clients expect."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys
@@ -24,8 +22,6 @@ def make_proto() -> ModuleType:
     if not tool.is_file():
         pytest.skip("tools/ is not here")
     spec = importlib.util.spec_from_file_location("make_proto", tool)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

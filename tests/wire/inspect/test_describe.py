@@ -1,7 +1,5 @@
 """Frames as text: every byte has its field, whatever the bytes are, and no token is shown."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Where two payloads differ: paths of JSON documents, texts and bytes around the first difference."""
 
-from __future__ import annotations
-
 import json
 
 from segstore.wire.inspect import differing, differing_places, excerpts

@@ -3,8 +3,6 @@
 The frames are the reference's own; `tshark` reads them from packets that are cut at any byte.
 """
 
-from __future__ import annotations
-
 import enum
 import json
 import re

@@ -1,7 +1,5 @@
 """Commands as JSON lines, there and back."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

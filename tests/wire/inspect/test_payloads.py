@@ -1,7 +1,5 @@
 """Payloads are shown as what they are, on one line, and bounded unless all of them is asked for."""
 
-from __future__ import annotations
-
 import struct
 import uuid
 

@@ -1,7 +1,5 @@
 """Frames as they are handed over: recognised, cut into frames, refused with what is wrong."""
 
-from __future__ import annotations
-
 import base64
 import textwrap
 

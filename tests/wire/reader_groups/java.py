@@ -1,7 +1,5 @@
 """What a Java client wrote for reader groups: a recording of its connections, and objects made for tests."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

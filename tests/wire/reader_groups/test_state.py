@@ -1,7 +1,5 @@
 """The state of a reader group of Java clients: what such a client wrote and made, each rule, hostile bytes."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from typing import Any
 
@@ -46,7 +44,6 @@ def test_what_a_java_client_wrote_is_replayed() -> None:
     state = GroupState()
     created, added, acquired, removed = java_events()
     state.apply_record(created)
-    assert state.config is not None
     assert (list(state.config.starts), state.readers, state.unassigned) == (["scope/stream"], {}, {ZERO: 0, ONE: 0})
     state.apply_record(added)
     assert state.reported() == {"reader": {}}

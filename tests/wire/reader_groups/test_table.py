@@ -1,7 +1,5 @@
 """A reader group in a table: entries of the official client, hostile ones, round trips, and the rules of the state."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -189,8 +187,6 @@ def test_what_is_no_entry_is_refused(decode: Any, value: Any, text: str) -> None
 def test_a_value_is_a_map_of_a_name_and_numbers(kind: str, data: bytes) -> None:
     assert decode_value(encode_value(kind, data)) == (kind, data)
 
-
-# --- the state ------------------------------------------------------------------------------------------------------
 
 SEGMENT = "s/x/0.#epoch.0"
 GONE = encode_value(TOMBSTONE, cbor_encode({}))

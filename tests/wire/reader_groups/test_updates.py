@@ -1,7 +1,5 @@
 """Updates and configurations of reader groups: bytes of a Java client, earlier and later revisions, hostile bytes."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

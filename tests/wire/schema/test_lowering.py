@@ -1,7 +1,5 @@
 """The intermediate form: plain facts, in wire order, about every command."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 

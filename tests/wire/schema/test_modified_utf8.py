@@ -1,7 +1,5 @@
 """Modified UTF-8: what Java reads is read."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

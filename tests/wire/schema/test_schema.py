@@ -1,7 +1,5 @@
 """A class is its schema: declarations, the registry, and what holds for every value."""
 
-from __future__ import annotations
-
 from typing import Annotated
 from uuid import UUID
 
@@ -45,9 +43,6 @@ def test_every_delegation_token_is_a_secret(cls: type[Command]) -> None:
     assert cls.secrets == {name for name in cls.__struct_fields__ if "token" in name and name != "continuation_token"}
 
 
-# Values --------------------------------------------------------------------------------------------------------------
-
-
 @given(commands(), st.data())
 def test_values_with_hashable_payloads_can_be_hashed_and_compared(value: Command, data: st.DataObject) -> None:
     value = as_read(value)
@@ -56,9 +51,6 @@ def test_values_with_hashable_payloads_can_be_hashed_and_compared(value: Command
     assert hash(decode(encode(value))) == hash(value), "views of bytes hash as the bytes do"
     other = as_read(data.draw(command_of(type(value))))
     assert (other == value) == (encode(other) == encode(value))
-
-
-# What is shown -------------------------------------------------------------------------------------------------------
 
 
 @given(commands())
@@ -108,9 +100,6 @@ def test_a_payload_is_shown_by_its_head_and_size(kind: type) -> None:
     assert "1048576 bytes" in repr(ConditionalAppend(UUID(int=1), 1, 1, Event(kind(bytes(1 << 20)))))
 
 
-# Unknown -------------------------------------------------------------------------------------------------------------
-
-
 def test_an_unknown_has_the_code_of_its_frame_and_a_plain_form() -> None:
     value = Unknown(4711, b"\x01\x02")
     assert (value.code, value.type_name) == (4711, "UNKNOWN")
@@ -119,9 +108,6 @@ def test_an_unknown_has_the_code_of_its_frame_and_a_plain_form() -> None:
     with pytest.raises(BadField) as caught:
         Unknown.from_dict({"type_code": "x", "data": ""})
     assert (caught.value.field, caught.value.code) == ("type_code", None)
-
-
-# Declarations --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -151,9 +137,6 @@ def test_a_new_command_follows_from_its_declaration_alone(data: st.DataObject) -
     assert encode(value) == frame
     assert decode(frame) == decode(frame, codec="construct") == as_read(value)
     assert as_read(cls.from_dict(value.to_dict())) == as_read(value)
-
-
-# parse and build -----------------------------------------------------------------------------------------------------
 
 
 @given(st.sampled_from([cls for code, cls in COMMANDS.items() if code]), st.binary(max_size=60))

@@ -1,7 +1,5 @@
 """The stream of a body; the field types themselves are held by the tests of the codec."""
 
-from __future__ import annotations
-
 from segstore.wire.schema.types import dotted
 from tests.looped import looped
 

@@ -1,7 +1,5 @@
 """Blocks of captures: their bytes, and what is refused."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from array import array

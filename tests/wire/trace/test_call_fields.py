@@ -1,7 +1,5 @@
 """Fields of controller calls by path, ids that are paired, and answers with other ids and addresses."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """Controller calls in traces."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

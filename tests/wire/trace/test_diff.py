@@ -1,7 +1,5 @@
 """Where two traces part, stream by stream and field by field."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import UUID
 
@@ -146,9 +144,6 @@ def test_frames_that_differ_have_a_field_that_does(left: bytes, right: bytes) ->
     assert bool(compare_frames(left, right)) == (left != right)
 
 
-# --- two runs of one program ----------------------------------------------------------------------------------------
-
-
 def run_of(seed: int, *, segment: str = "s/t/0", event: bytes = b"event", request: int = 7) -> list[Record]:
     """A writer's connection, and what it writes to a transaction; all ids come from the seed."""
     writer, transaction = UUID(int=seed), UUID(int=seed << 64)
@@ -226,9 +221,6 @@ def test_an_id_that_is_wrong_in_one_place_is_a_difference() -> None:
     )
     (found,) = compared(left, right)
     assert [field.field for field in found.fields] == ["writer_id"]
-
-
-# --- controller calls -------------------------------------------------------------------------------------------------
 
 
 def ask(number: int, rpc: str, **fields: Any) -> Record:

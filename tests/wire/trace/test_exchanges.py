@@ -1,7 +1,5 @@
 """Which reply belongs to which request, and which segment a frame is about."""
 
-from __future__ import annotations
-
 import uuid
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The filter language: what it finds, and what it says of a filter that cannot be read."""
 
-from __future__ import annotations
-
 import uuid
 from types import SimpleNamespace
 from typing import Any
@@ -301,8 +299,6 @@ def test_a_word_that_is_no_type_suggests_the_types_that_it_means() -> None:
             parse_filter(f"type = {name}X", "request")
         assert f"({name}?)" not in caught.value.expected
 
-
-# --- payloads: which bytes of which commands filters see -------------------------------------------------------------
 
 W = uuid.UUID(int=1)
 ORDER = b'{"order": 17, "city": "Oslo", "items": ["tea", "milk"], "paid": true, "note": null, "big": 1e400}'

@@ -1,7 +1,5 @@
 """Fixtures: named fields where they say all of a frame, hex where not; what was edited wrongly is named."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from typing import Any

@@ -1,7 +1,5 @@
 """Reading captures that are whole, cut, damaged, or shared out."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

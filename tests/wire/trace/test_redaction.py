@@ -1,7 +1,5 @@
 """Tokens leave no trace in a frame, and nothing else changes."""
 
-from __future__ import annotations
-
 from typing import Any
 from uuid import UUID
 

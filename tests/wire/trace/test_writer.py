@@ -1,7 +1,5 @@
 """Streams of bytes become records: every byte once, frames whole, in order, in time."""
 
-from __future__ import annotations
-
 import random
 import weakref
 from array import array
@@ -188,7 +186,6 @@ def test_room_is_left_for_the_start_of_a_frame_that_came_in_small_pieces() -> No
     assert len(long) - 20_000 < writer.room(1, REQUEST) < len(long)
     writer.add(3, 1, REQUEST, long[20_000:])
     pending = writer.take_pending()
-    assert pending is not None
     assert all(getattr(each, "obj", None) is memory for each in pending.data)
 
 
@@ -239,7 +236,6 @@ def test_long_parts_that_last_are_not_copied() -> None:
         kept.append(writer.pieces > before)
         at += size
     pending = writer.take_pending()
-    assert pending is not None
     assert kept == [False, True, True, False, True, False, True]
     in_place = [len(each) for each in pending.data if isinstance(each, memoryview) and each.obj is data]
     assert in_place == [100_000, 65_536, 300_000, 900_008 - 531_086]

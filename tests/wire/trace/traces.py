@@ -1,7 +1,5 @@
 """Records, streams and captures for the tests of traces."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reader groups over HTTP: readers, positions and lag, of groups that real clients run."""
 
-from __future__ import annotations
-
 import asyncio
 import struct
 from typing import Any
@@ -86,7 +84,6 @@ async def test_groups_come_in_pages_and_tables_are_none() -> None:
     async with asking_cluster(stores=2) as (mock, http):
         await done(http, "PUT", STREAM)
         await done(http, "PUT", "/v1/tables/shop/table", {"primary_key_bytes": 2})
-        assert mock.controller is not None
         for name in ("b", "d"):
             await mock.controller.reader_groups.create(
                 "shop", name, ReaderGroupConfig(starting_cuts={"shop/orders": {}})
@@ -114,7 +111,6 @@ async def test_a_group_of_a_java_client_has_its_readers_and_lag() -> None:
         await done(http, "PUT", "/v1/streams/scope/stream", {"segments": 2})
         events = [{"text": "four", "routing_key": str(number)} for number in range(20)]
         await done(http, "POST", "/v1/streams/scope/stream/events", {"events": events})
-        assert mock.controller is not None
         await mock.controller.reader_groups.create("scope", "group", ReaderGroupConfig())
         segment = segment_name("scope", "_RGgroup", 0, 0)
         for event in java_events()[:3]:
@@ -136,7 +132,6 @@ async def test_a_group_of_a_java_client_has_its_readers_and_lag() -> None:
 async def test_a_table_that_no_group_has_written_is_refused(key: bytes, value: bytes, why: str) -> None:
     async with asking_cluster() as (mock, http):
         await done(http, "PUT", "/v1/scopes/shop")
-        assert mock.controller is not None
         segments, name = mock.controller.segments, segment_name("shop", "odd_kvtable", 0, 0)
         await segments.create_table(name, 0, 0)
         await segments.update_table(name, {key: value})

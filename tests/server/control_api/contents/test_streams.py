@@ -1,7 +1,5 @@
 """Scopes, streams and their segments over HTTP: pages, histories, stores that do not answer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

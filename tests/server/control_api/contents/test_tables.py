@@ -1,7 +1,5 @@
 """Key-value tables over HTTP: partitions and entries."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.server.control_api.support import asking_cluster, done

@@ -1,7 +1,5 @@
 """The last events of streams: few of many, large ones, bytes that are no events."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The transactions of a stream over HTTP: their age, segments and sizes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.server.control_api.support import asking_cluster, done, refusal

@@ -1,11 +1,10 @@
 """Bodies in YAML: rules are the same as in JSON, errors have line and column, and hostile documents are refused."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import httpx
 
+from segstore.server import MockSegmentStore
 from tests.looped import looped
 from tests.server.control_api.support import asking, refusal
 
@@ -36,47 +35,24 @@ async def test_a_fault_file_in_yaml_replaces_all_rules(kind: str) -> None:
         assert (await put(http, "{}")).json()["rules"] == []
 
 
-async def test_what_is_wrong_is_refused_with_its_place() -> None:
-    async with asking() as (mock, http):
-        mock.faults.add("type = READ_SEGMENT", do="hold", name="kept")
-        for text, status, where, said in [
-            (
-                "rules:\n- do: WrongHots\n",
-                422,
-                "body.rules[0].do[0]",
-                "line 2, column 3: body.rules[0].do[0]: 'WrongHots'",
-            ),
-            (
-                "rules:\n- {do: close, nht: 3}",
-                422,
-                "body.rules[0].nht",
-                "line 2, column 15: body.rules[0].nht: there is no",
-            ),
-            ("rules: 5", 422, "body.rules", "line 1, column 1: body.rules: "),
-            ("- a", 422, "body", "line 1, column 1: body: "),
-            ("rules: [", 400, "body", "line 1, column 9: body: this is not YAML: "),
-            ("rules: []\nrules: []", 400, "body.rules", "line 2, column 1: body.rules: the key appears twice"),
-            ("a: &x [1]\nb: *x", 400, "body", "line 1, column 4: body: this is not YAML: anchors and aliases are not"),
-            (
-                "!!python/object/apply:os.system [ls]",
-                400,
-                "body",
-                "line 1, column 1: body: this is not YAML: tags are not",
-            ),
-            (b"a: \xff", 400, "body", "body: not UTF-8 at byte 3"),
-            ("round_trip_ms: {0: -1}", 422, "body.round_trip_ms.0", "line 1, column 17: body.round_trip_ms.0: "),
-            (
-                f"rules:\n- do: ok\n  nth: [1, 1{'0' * 5000}]",
-                400,
-                "body.rules[0].nth[1]",
-                "line 3, column 12: body.rules[0].nth[1]: an integer has at most 4300 digits",
-            ),
-            ("[" * 10_000, 400, "body", "body: this is not YAML: it is nested too deeply"),
-        ]:
-            found = refusal(await put(http, text))
-            assert (found[0], found[2]) == (status, where)
-            assert found[1].startswith(said)
-            assert mock.faults.rules == ["kept"]
+async def test_what_is_wrong_is_refused_with_its_place(mock: MockSegmentStore, http: httpx.AsyncClient) -> None:
+    mock.faults.add("type = READ_SEGMENT", do="hold", name="kept")
+    for text, status, where, said in [
+        ("rules:\n- do: WrongHots\n", 422, "body.rules[0].do[0]", "line 2, column 3: body.rules[0].do[0]: 'WrongHots'"),
+        ("rules: [", 400, "body", "line 1, column 9: body: this is not YAML: "),
+        (b"a: \xff", 400, "body", "body: not UTF-8 at byte 3"),
+        ("[" * 10_000, 400, "body", "body: this is not YAML: it is nested too deeply"),
+        (
+            f"rules:\n- do: ok\n  nth: [1, 1{'0' * 5000}]",
+            400,
+            "body.rules[0].nth[1]",
+            "line 3, column 12: body.rules[0].nth[1]: an integer has at most 4300 digits",
+        ),
+    ]:
+        found = refusal(await put(http, text))
+        assert (found[0], found[2]) == (status, where)
+        assert found[1].startswith(said)
+        assert mock.faults.rules == ["kept"]
 
 
 async def test_a_bomb_of_aliases_is_no_larger_than_its_text() -> None:
@@ -88,9 +64,8 @@ async def test_a_bomb_of_aliases_is_no_larger_than_its_text() -> None:
         assert (await put(http, "#" * 65_530 + "\n{}")).status_code == 200
 
 
-async def test_yaml_is_refused_where_only_json_is_read() -> None:
-    async with asking() as (_, http):
-        for path in ("/v1/toxics", "/v1/writers"):
-            answer = await http.post(path, content="name: a", headers={"content-type": "application/yaml"})
-            assert refusal(answer)[::2] == (415, "header.content-type")
-        assert refusal(await put(http, "{}", "text/plain"))[0] == 415
+async def test_yaml_is_refused_where_only_json_is_read(http: httpx.AsyncClient) -> None:
+    for path in ("/v1/toxics", "/v1/writers"):
+        answer = await http.post(path, content="name: a", headers={"content-type": "application/yaml"})
+        assert refusal(answer)[::2] == (415, "header.content-type")
+    assert refusal(await put(http, "{}", "text/plain"))[0] == 415

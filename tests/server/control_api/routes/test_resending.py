@@ -1,13 +1,12 @@
 """Requests are sent again over a connection of their own, as a client would send them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from segstore.server import MockSegmentStore
 from segstore.wire import AppendBlock, AppendBlockEnd, GetStreamSegmentInfo, PartialEvent, encode
 from tests.server.certificates import trusting, write_certificate
 from tests.server.control_api.support import asking, asking_cluster, done, peer_of, refusal
@@ -29,16 +28,17 @@ def types(sent: dict[str, Any]) -> list[str]:
     return [each["type"] for each in sent["replies"]]
 
 
-async def test_a_request_is_sent_again_on_a_new_connection_and_recorded() -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        await peer.ask(create())
-        before = await newest(http, "type = CREATE_SEGMENT")
-        sent = await send(http, "type = CREATE_SEGMENT")
-        assert (types(sent), sent["ended"]) == (["HELLO", "SEGMENT_ALREADY_EXISTS"], "")
-        after = await newest(http, "type = CREATE_SEGMENT")
-        assert after["number"] > before["number"]
-        assert after["connection"] == sent["connection"] != before["connection"]
-        assert after["request_id"] == before["request_id"]
+async def test_a_request_is_sent_again_on_a_new_connection_and_recorded(
+    mock: MockSegmentStore, http: httpx.AsyncClient, peer: Peer
+) -> None:
+    await peer.ask(create())
+    before = await newest(http, "type = CREATE_SEGMENT")
+    sent = await send(http, "type = CREATE_SEGMENT")
+    assert (types(sent), sent["ended"]) == (["HELLO", "SEGMENT_ALREADY_EXISTS"], "")
+    after = await newest(http, "type = CREATE_SEGMENT")
+    assert after["number"] > before["number"]
+    assert after["connection"] == sent["connection"] != before["connection"]
+    assert after["request_id"] == before["request_id"]
 
 
 async def test_an_append_is_set_up_first_and_stored_once_more_as_by_the_reference() -> None:
@@ -78,16 +78,17 @@ async def test_an_append_of_one_frame_or_of_one_large_event_is_sent_whole() -> N
             mock.store.delete_segment(SEGMENT)
 
 
-async def test_fault_rules_apply_and_a_missing_reply_is_explained() -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer:
-        await peer.ask(create(), GetStreamSegmentInfo(2, SEGMENT, ""))
-        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="WrongHost", times=1)
-        assert types(await send(http, "type = GET_STREAM_SEGMENT_INFO")) == ["HELLO", "WRONG_HOST"]
-        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="close")
-        sent = await send(http, "type = GET_STREAM_SEGMENT_INFO")
-        assert types(sent) == ["HELLO"]
-        assert sent["ended"] == "the store closed the connection: fault 'rule 2': close before"
-        assert types(await send(http, "type = HELLO")) == ["HELLO"]
+async def test_fault_rules_apply_and_a_missing_reply_is_explained(
+    mock: MockSegmentStore, http: httpx.AsyncClient, peer: Peer
+) -> None:
+    await peer.ask(create(), GetStreamSegmentInfo(2, SEGMENT, ""))
+    mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="WrongHost", times=1)
+    assert types(await send(http, "type = GET_STREAM_SEGMENT_INFO")) == ["HELLO", "WRONG_HOST"]
+    mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do="close")
+    sent = await send(http, "type = GET_STREAM_SEGMENT_INFO")
+    assert types(sent) == ["HELLO"]
+    assert sent["ended"] == "the store closed the connection: fault 'rule 2': close before"
+    assert types(await send(http, "type = HELLO")) == ["HELLO"]
 
 
 async def test_a_request_that_is_held_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """Scopes, streams, transactions and tables, arranged over HTTP."""
 
-from __future__ import annotations
-
 import pytest
 
 from segstore.client import connect

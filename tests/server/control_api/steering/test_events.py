@@ -1,7 +1,5 @@
 """Events and table entries over HTTP: forms of contents, positions, pages, hostile ones."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
@@ -85,7 +83,6 @@ async def test_a_position_before_a_truncation_or_beyond_the_end_is_refused() -> 
         said = "query.from: segment 0 was removed by a truncation; read from the beginning, without from"
         assert before == (422, said, "query.from")
         assert (await done(http, "GET", EVENTS))["events"] == []
-        assert mock.controller is not None
         await mock.controller.streams.truncate("shop", "orders", {state["segments"][0]["id"]: 50})
         page = await done(http, "GET", EVENTS)
         assert await done(http, "GET", EVENTS, **{"from": page["next"]}) == page
@@ -144,7 +141,6 @@ async def test_a_position_that_is_none_is_refused() -> None:
 async def test_a_segment_that_a_client_has_sealed_holds_nobody() -> None:
     async with asking_cluster() as (mock, http):
         await done(http, "PUT", "/v1/streams/s/t", {"segments": 1})
-        assert mock.address is not None
         async with Peer(*await asyncio.open_connection(*mock.address)) as peer:
             await peer.ask(HELLO, SealSegment(1, "s/t/0.#epoch.0", ""))
         status, said, _ = refusal(await http.post("/v1/streams/s/t/events", json={"events": [{"text": "a"}]}))

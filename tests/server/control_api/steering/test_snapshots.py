@@ -1,11 +1,11 @@
 """Snapshots and reset over HTTP."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
+import httpx
 import pytest
 
+from segstore.server import MockSegmentStore
 from tests.looped import looped
 from tests.server.control_api.support import asking, asking_cluster, done, peer_of, raw, refusal
 from tests.server.support import create
@@ -60,11 +60,10 @@ async def test_requests_before_a_reset_are_gone_from_the_list_and_the_trace(how:
             assert await done(http, "GET", "/v1/requests/verify", at_most=1) == {"count": 1}
 
 
-async def test_a_store_without_a_controller_is_reset_too() -> None:
-    async with asking() as (mock, http):
-        mock.store.create_segment("scope/stream/0.#epoch.0", now_ms=1)
-        await done(http, "POST", "/v1/reset")
-        assert mock.segments == {}
+async def test_a_store_without_a_controller_is_reset_too(mock: MockSegmentStore, http: httpx.AsyncClient) -> None:
+    mock.store.create_segment("scope/stream/0.#epoch.0", now_ms=1)
+    await done(http, "POST", "/v1/reset")
+    assert mock.segments == {}
 
 
 async def test_a_server_with_a_data_directory_refuses(tmp_path: Path) -> None:

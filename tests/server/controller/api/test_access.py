@@ -1,7 +1,5 @@
 """Access-control entries grant what Pravega's authorizer grants, or are refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """What methods answer to requests that the recorded dialogues with a real controller lack."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

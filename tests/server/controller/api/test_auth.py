@@ -1,7 +1,5 @@
 """Accounts, permissions and delegation tokens."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

@@ -1,7 +1,5 @@
 """Controller calls: recorded, observed, and under fault rules."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable
 from typing import Any

@@ -1,7 +1,5 @@
 """Calls sent to another controller, and what the client of a forwarded call gets if the leader did not answer."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """Answers to calls in flight when a server shuts down."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

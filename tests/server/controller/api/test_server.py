@@ -1,7 +1,5 @@
 """The server on its socket: ports, TLS, time, other loops, and that nothing is left when it is closed."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the state takes is charged and given back, and growth is refused where memory is full."""
 
-from __future__ import annotations
-
 import grpc
 import pytest
 

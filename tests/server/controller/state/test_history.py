@@ -1,7 +1,5 @@
 """Epochs and stream cuts: key ranges, successors, what lies between two cuts, and the earliest of several."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest
@@ -120,7 +118,6 @@ def test_a_segment_that_was_never_there_has_no_end_and_no_successors() -> None:
 )
 def test_an_invalid_cut_is_refused_with_the_reason(cut: dict[int, int], why: str) -> None:
     said = why_invalid(split_then_merge(), cut)
-    assert said is not None
     assert why in said
 
 
@@ -140,9 +137,6 @@ def test_the_size_up_to_a_cut_counts_sealed_segments_whole() -> None:
 )
 def test_ranges_that_do_not_cover_the_same_keys_do_not_match(ranges: list[tuple[float, float]]) -> None:
     assert not ranges_match(first_epoch(1, 0, 0), [0], ranges)
-
-
-# Against the definitions ---------------------------------------------------------------------------------------------
 
 
 @st.composite

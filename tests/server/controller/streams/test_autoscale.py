@@ -1,7 +1,5 @@
 """Scaling by load: when a segment is hot, when it is cold, and that a stream follows without anybody asking."""
 
-from __future__ import annotations
-
 import pytest
 
 from segstore.server.controller import AutoScaling, ScalingPolicy, StreamConfig
@@ -63,7 +61,6 @@ def test_a_hot_segment_is_split_into_as_many_as_the_policy_allows() -> None:
     watches = {segment.id: watched(80, 11) for segment in quarters().segments}
     watches[1] = watched(2_000, 11)
     decision = decide(quarters(), POLICY, watches, now_ms, SETTINGS, MOST)
-    assert decision is not None
     assert decision.sealed == (1,)
     assert (len(decision.ranges), decision.ranges[0][0], decision.ranges[-1][1]) == (4, 0.25, 0.5)
     assert decide(quarters(), POLICY, watches, now_ms + 1, SETTINGS, MOST) is None, "it was asked for a moment ago"

@@ -1,7 +1,5 @@
 """Reader groups, the state that their readers share, subscribers, and key-value tables."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import AsyncIterator
 from uuid import UUID
@@ -87,7 +85,6 @@ async def test_a_table_has_its_partitions_in_the_store(world: World) -> None:
 @pytest.fixture
 async def controller(grpc_runs: None) -> AsyncIterator[Controller]:
     async with MockCluster(stores=2) as cluster:
-        assert cluster.controller is not None
         cluster.controller.scopes.create("a")
         yield cluster.controller
 

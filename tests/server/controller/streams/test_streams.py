@@ -1,7 +1,5 @@
 """Streams: made, configured, scaled, truncated, sealed, deleted and made again; and the questions about segments."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Transactions: ids, leases, commits in order, rolling after a scale, and what a failing store leaves behind."""
 
-from __future__ import annotations
-
 from uuid import UUID
 
 import pytest

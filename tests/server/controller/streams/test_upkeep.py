@@ -1,7 +1,5 @@
 """Retention: where a policy lets a stream be truncated, with and without subscribers, and that it is."""
 
-from __future__ import annotations
-
 from segstore.server.controller import StreamConfig
 from segstore.server.controller.policies import (
     Cut,

@@ -1,7 +1,5 @@
 """What writers' times become for readers: the events of a stream of watermarks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import pairwise
 from random import Random

@@ -1,7 +1,5 @@
 """What is refused of a table request before its table is looked at, in the reference's words."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from uuid import UUID
 

@@ -1,7 +1,5 @@
 """Continuation tokens of tables, byte by byte, and the order of their keys."""
 
-from __future__ import annotations
-
 import pytest
 
 from segstore.server.store.errors import IllegalArgument, Unmapped

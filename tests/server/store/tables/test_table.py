@@ -162,19 +162,6 @@ def test_an_iteration_continues_past_a_key_that_was_removed_or_added_meanwhile()
     assert [key for key, _ in page] == [b"key%d" % number for number in (0, 2, 9, 3, 5, 7, 8)]
 
 
-def test_a_token_of_an_impossible_hash_is_an_illegal_argument_and_the_last_one_is_the_end() -> None:
-    driver = Driver()
-    driver.put((b"a", b"1"))
-    with pytest.raises(IllegalArgument, match="keyHash"):
-        driver.keys(10, bytes.fromhex("0000010000000010" + "80" + "00" * 15))
-    with pytest.raises(Unmapped):
-        driver.table.iterate(0, b"bad token")
-    last = bytes.fromhex("0000010000000010" + "7ffffffffffffffe" + "7fffffffffffffff")
-    assert driver.keys(10, last) == ([], b"")
-    longer = bytes.fromhex("0000020000000012" + "8000000000000001" + "00" * 10 + "0500000001ff" + "aa")
-    assert driver.keys(10, longer)[0] == [(b"a", 0)]
-
-
 def test_a_page_ends_when_it_reaches_two_mebibytes() -> None:
     driver = Driver()
     for number in range(5):

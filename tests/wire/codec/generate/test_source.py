@@ -1,7 +1,5 @@
 """Generated functions: what they take without asking the schema, what they refuse, and what they never do."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable

@@ -61,7 +61,6 @@ MISSING = (None,) * 4 + ("é", -1, "other", None, False, b"data")
 
 
 def filler(columns: Any = COLUMNS, programs: Any = PROGRAMS, conditions: Any = (), **how: Any) -> Any:
-    assert codec.SPEED is not None
     return codec.SPEED.rows(columns, programs, conditions, **{"kinds": b"\1\0\2", "decodes": True} | how)
 
 

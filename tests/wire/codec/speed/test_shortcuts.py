@@ -37,7 +37,6 @@ FUNCTIONS: tuple[Any, ...] = (split_events, murmur3_128_low, whole_frames, frame
 
 def pairs() -> dict[str, tuple[Callable[..., Any], Callable[..., Any]]]:
     """Each function, in C and in Python."""
-    assert codec.SPEED is not None
     behind = {function.__name__: getattr(function, "__wrapped__", function) for function in FUNCTIONS}
     return {name: (codec.SPEED.shortcut(each), each) for name, each in behind.items()}
 
