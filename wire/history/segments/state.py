@@ -13,6 +13,8 @@ from segstore.wire.history.segments.contents import Contents, hashes_of
 from segstore.wire.history.segments.written import Written
 from segstore.wire.names import is_transient
 
+ANYWHERE: Final = 1 << 62
+"""In place of an upper bound that is not known."""
 _header: Final = Struct(">ii")
 
 
@@ -128,6 +130,27 @@ class SegmentState:
             for last, size in zip(writer.lasts, writer.sizes, strict=True)
             if last not in writer.refused
         )
+
+    @property
+    def sources(self) -> list[Written]:
+        """Its writers; of a transient segment, the events that its chunks form in place of the chunks."""
+        writers = list(self.writers.values())
+        if not self.is_transient:
+            return writers
+        if not self.large or not writers:
+            return []
+        whole, count = Written(self.name), len(self.large)
+        whole.add(count, count, self.large, self.large_size, 0, writers[0].sent[0])
+        whole.stored, whole.unknown = count, writers[0].unknown
+        return [whole]
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Its begin and end in the target; 0 and `ANYWHERE` if not known: a repeated merge answers a later length."""
+        size = self.size
+        if self.lost_merges or len(self.merged_at) != 1 or self.merged_at[0][0] < 0 or size < 0:
+            return 0, ANYWHERE
+        return max(self.merged_at[0][0] - size, 0), self.merged_at[0][0]
 
     @property
     def is_committed(self) -> bool:
