@@ -25,7 +25,7 @@ COUNTED: Final = -2
 """Stored, but it is not known at which of several offsets."""
 
 
-class Source(NamedTuple):
+class Sender(NamedTuple):
     """What one writer sent. part: the transaction or transient segment that it was sent to. base: the first index."""
 
     written: Written
@@ -54,16 +54,16 @@ class Placement:
     def __init__(self, segment: SegmentState, parts: Sequence[SegmentState], spans: list[ReadSpan]) -> None:
         self.segment, self.parts, self.spans = segment, parts, spans
         self._starts = [span.start for span in spans]
-        self.sources: list[Source] = []
+        self.senders: list[Sender] = []
         self.events_of: dict[str, range] = {}
         self.low, self.high = array("q"), array("q")
         for owner in (segment, *parts):
             base = len(self.low)
-            for written in owner.sources:
-                self.sources.append(Source(written, None if owner is segment else owner, len(self.low)))
-                self._bound(self.sources[-1])
+            for written in owner.senders:
+                self.senders.append(Sender(written, None if owner is segment else owner, len(self.low)))
+                self._bound(self.senders[-1])
             self.events_of[owner.name] = range(base, len(self.low))
-        self._bases = [source.base for source in self.sources]
+        self._bases = [sender.base for sender in self.senders]
         self.offsets = array("q", [MISSING]) * len(self.low)
         self.several: dict[int, tuple[list[int], list[int]]] = {}
         self.unknown: list[int] = []
@@ -83,8 +83,8 @@ class Placement:
         for index, _ in self.displaced:
             self.offsets[index] = COUNTED if self.is_complete else MISSING
 
-    def source_of(self, index: int) -> Source:
-        return self.sources[bisect_right(self._bases, index) - 1]
+    def sender_of(self, index: int) -> Sender:
+        return self.senders[bisect_right(self._bases, index) - 1]
 
     def span_of(self, offset: int) -> ReadSpan:
         """Returns the span with an event that was read."""
@@ -107,14 +107,14 @@ class Placement:
 
     def is_own(self, index: int) -> bool:
         """Whether all events with the bytes of an event are from its writer."""
-        written, _, base = self.source_of(index)
+        written, _, base = self.sender_of(index)
         return self.is_familiar or written.numbers[index - base] in written.resent
 
     # --- bounds -------------------------------------------------------------------------------------------------------
 
-    def _bound(self, source: Source) -> None:
-        """Adds the bounds of a source's events."""
-        written, part, base = source
+    def _bound(self, sender: Sender) -> None:
+        """Adds the bounds of a sender's events."""
+        written, part, base = sender
         if part is None:
             low, unbounded = 0, self.segment.final if self.segment.final >= 0 else ANYWHERE
             acks = zip(written.acked, written.lengths, strict=True)
@@ -134,7 +134,7 @@ class Placement:
     def _base(self) -> int:
         """Returns the offset from which on the recording may be complete; -1 if it is not."""
         parts = [part for part in self.parts if part.is_committed or part.lost_merges]
-        if any(source.written.unknown for source in self.sources) or any(part.size <= 0 for part in parts):
+        if any(sender.written.unknown for sender in self.senders) or any(part.size <= 0 for part in parts):
             return -1
         if self.segment.is_created:
             return 0
@@ -144,7 +144,7 @@ class Placement:
 
     def _is_all(self, base: int) -> bool:
         """Whether the bytes that are stored at or behind an offset, by acknowledgements or reads, are all bytes."""
-        size = sum(self._size_behind(source, base) for source in self.sources if source.part is None)
+        size = sum(self._size_behind(sender, base) for sender in self.senders if sender.part is None)
         for part in self.parts:
             is_found = any(self.offsets[index] != MISSING for index in self.events_of[part.name])
             size += part.size if part.is_committed or is_found else 0
@@ -152,12 +152,12 @@ class Placement:
             return self.segment.length <= size
         return self.segment.length - base == size and (base == 0 or all(start >= base for start in self._starts))
 
-    def _size_behind(self, source: Source, base: int) -> int:
+    def _size_behind(self, sender: Sender, base: int) -> int:
         """Returns the bytes of a writer that are stored at or behind an offset."""
-        written, total = source.written, 0
+        written, total = sender.written, 0
         exact = dict(zip(written.acked, written.lengths, strict=True)) if base else {}
         for append, size in enumerate(written.sizes):
-            last, first = written.lasts[append], source.base + written.firsts[append]
+            last, first = written.lasts[append], sender.base + written.firsts[append]
             if last > written.stored or last in written.refused:
                 total += size if self.offsets[first] != MISSING else 0
             elif base == 0 or written.lows[append] >= base or exact.get(last, -1) >= 0:
@@ -170,8 +170,8 @@ class Placement:
         """Assigns each event that was read to the event with its bytes; equal events are grouped in `several`."""
         first_of: dict[int, int] = {}
         several, found, index = self.several, self.offsets, 0
-        for source in self.sources:
-            for event in source.written.hashes:
+        for sender in self.senders:
+            for event in sender.written.hashes:
                 first = first_of.setdefault(event, index)
                 if first != index:
                     several.setdefault(event, ([first], []))[0].append(index)
@@ -198,13 +198,13 @@ class Placement:
         free = list(offsets)
         for index in sorted(events, key=self.high.__getitem__):
             first, end = bisect_left(free, self.low[index]), bisect_left(free, self.high[index])
-            if first < end and not is_aborted(self.source_of(index)):
+            if first < end and not is_aborted(self.sender_of(index)):
                 self.offsets[index] = COUNTED
                 del free[first]
 
 
-def is_aborted(source: Source) -> bool:
-    return source.part is not None and source.part.is_aborted
+def is_aborted(sender: Sender) -> bool:
+    return sender.part is not None and sender.part.is_aborted
 
 
 def _events(written: Written, append: int) -> range:

@@ -10,11 +10,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby, pairwise
-from typing import Final
+from typing import Any, Final
 
 from segstore.wire.history.facts import Broken, Key, Open, Place
 from segstore.wire.history.segments.contents import PlaceList
-from segstore.wire.history.segments.placement import MISSING, OPTIONAL, Placement, Source, is_aborted
+from segstore.wire.history.segments.placement import MISSING, OPTIONAL, Placement, Sender, is_aborted
 from segstore.wire.history.segments.state import ANYWHERE, SegmentState, is_before
 from segstore.wire.names import SegmentName
 
@@ -97,11 +97,10 @@ class _Rules:
 
     def findings(self) -> Findings:
         """Yields all that the contents show."""
-        sources = self._placement.sources
         is_right = True
         for verdict in chain(
             *(self._too_often(*group) for group in self._placement.several.values()),
-            *(self._writer(source) for source in sources),
+            *(self._writer(sender) for sender in self._placement.senders),
             self._parts(),
             self._garbage(),
         ):
@@ -110,23 +109,27 @@ class _Rules:
         if is_right and self._is_complete:  # else the verdicts before explain it
             yield from (self._at_wrong_place(index, offset) for index, offset in self._placement.displaced)
 
+    def _decided(self, is_sure: bool, rule: str, text: str, *places: Place, **values: Any) -> Broken | Open:
+        """Returns a broken rule if it is sure, else an open question."""
+        return Broken(rule, self._key, places, text, **values) if is_sure else Open(rule, self._key, INCOMPLETE)
+
     # --- names and places ---------------------------------------------------------------------------------------------
 
     def _name(self, index: int) -> str:
-        written, part, base = self._placement.source_of(index)
+        written, part, base = self._placement.sender_of(index)
         if part is not None and part.is_transient:
             return f"the large event of {part.name}"
         return f"event {written.numbers[index - base]} of writer {written.name}"
 
     def _sent(self, index: int) -> Place:
-        written, _, base = self._placement.source_of(index)
+        written, _, base = self._placement.sender_of(index)
         return self._places[written.sent[written.append_with(index - base)]]
 
     def _read(self, offset: int) -> Place:
         return self._places[self._placement.span_of(offset).read_of(offset)]
 
     def _acknowledged(self, index: int) -> tuple[Place, ...]:
-        written, _, base = self._placement.source_of(index)
+        written, _, base = self._placement.sender_of(index)
         ack = written.ack_of(written.numbers[index - base])
         return (self._places[written.acks[ack]],) if ack >= 0 else ()
 
@@ -134,30 +137,28 @@ class _Rules:
 
     def _too_often(self, events: list[int], offsets: list[int]) -> Findings:
         """Judges events with equal bytes that were read more often than they were written."""
-        sources = {index: self._placement.source_of(index) for index in events}
-        aborted = [index for index in events if len(events) > 1 and is_aborted(sources[index])]
+        senders = {index: self._placement.sender_of(index) for index in events}
+        aborted = [index for index in events if len(events) > 1 and is_aborted(senders[index])]
         events = [index for index in events if index not in aborted]
-        repeated = _repeated_merges(sources[index] for index in events)
+        repeated = _repeated_merges(senders[index] for index in events)
         most = len(events) - repeated
         if len(offsets) <= most:
             return
-        is_own = len(sources) == 1 and self._placement.is_own(events[0])
-        if not (self._is_complete or repeated or is_own):
-            yield Open("duplicate", self._key, INCOMPLETE)
-        elif aborted and self._is_complete:
+        is_sure = self._is_complete or repeated > 0 or (len(senders) == 1 and self._placement.is_own(events[0]))
+        if aborted and self._is_complete:
             yield self._aborted(aborted[-1], offsets[-1])
-        elif events:
-            where = ", ".join(map(str, offsets[:5]))
-            text = f"{self._name(events[-1])} was written {most} times, and is stored {len(offsets)} times, at {where}"
-            places = self._sent(events[-1]), self._read(offsets[-1])
-            yield Broken("duplicate", self._key, places, text, most, len(offsets))
+            return
+        last, where = (events or aborted)[-1], ", ".join(map(str, offsets[:5]))
+        text = f"{self._name(last)} is stored {len(offsets)} times, at {where}, and was written {most} times"
+        places = self._sent(last), self._read(offsets[-1])
+        yield self._decided(is_sure, "duplicate", text, *places, expected=most, actual=len(offsets))
 
-    def _writer(self, source: Source) -> Findings:
-        """Judges the order and the presence of a source's events."""
+    def _writer(self, sender: Sender) -> Findings:
+        """Judges the order and the presence of a sender's events."""
         found, is_sure = self._placement.offsets, self._placement.is_sure
         highest, latest = -1, -1
         missing: list[int] = []
-        for index in source.events:
+        for index in sender.events:
             offset = found[index]
             if offset >= highest:
                 highest, latest = offset, index
@@ -167,13 +168,13 @@ class _Rules:
                 yield Broken("reordered", self._key, places, text, highest, offset)
             if offset == MISSING:
                 missing.append(index)
-        if missing and source.part is None:
-            yield from self._missing(source, missing)
+        if missing and sender.part is None:
+            yield from self._missing(sender, missing)
 
-    def _missing(self, source: Source, missing: list[int]) -> Findings:
+    def _missing(self, sender: Sender, missing: list[int]) -> Findings:
         """Yields one verdict for each run of missing events."""
-        found = [index for index in source.events if self._placement.offsets[index] >= 0]
-        rules = ((self._rule_of(source, index, found), index) for index in missing)
+        found = [index for index in sender.events if self._placement.offsets[index] >= 0]
+        rules = ((self._rule_of(sender, index, found), index) for index in missing)
         for (rule, _), run in groupby(enumerate(rules), lambda pair: (pair[1][0], pair[1][1] - pair[0])):
             indexes = [index for _, (_, index) in run]
             first, count = indexes[0], len(indexes)
@@ -186,12 +187,12 @@ class _Rules:
                 text = f"{what} {'is' if count == 1 else 'are'} {why}"
                 yield Broken(rule, self._key, (self._sent(first), *acknowledged), text, count, 0)
 
-    def _rule_of(self, source: Source, index: int, found: list[int]) -> str | None:
+    def _rule_of(self, sender: Sender, index: int, found: list[int]) -> str | None:
         """Returns the rule that a missing event breaks; None if it may be missing, "" if its place was not read.
 
         found: the indexes of the writer's events that were found. The events before and behind bound its place.
         """
-        placement, written = self._placement, source.written
+        placement, written = self._placement, sender.written
         position = bisect_left(found, index)
         low, high = placement.low[index], placement.high[index]
         if position:
@@ -204,8 +205,8 @@ class _Rules:
         if follower < 0 or not placement.covers(low, after) or not placement.is_sure(follower):
             return None
         sent, next_sent = self._sent(index), self._sent(follower)
-        numbers = {written.numbers[index - source.base], written.numbers[follower - source.base]}
-        is_refused = written.lasts[written.append_with(index - source.base)] in written.refused
+        numbers = {written.numbers[index - sender.base], written.numbers[follower - sender.base]}
+        is_refused = written.lasts[written.append_with(index - sender.base)] in written.refused
         is_gap = (sent[0], sent[3]) == (next_sent[0], next_sent[3]) and not is_refused
         return "gap" if is_gap and written.resent.isdisjoint(numbers) else None
 
@@ -231,10 +232,8 @@ class _Rules:
             if offsets:
                 firsts[part.name] = offsets[0]
             if part.is_aborted:
-                if offsets and self._is_complete:
-                    yield self._aborted(next(index for index in events if found[index] == offsets[0]), offsets[0])
-                elif offsets:
-                    yield Open("aborted-read", self._key, INCOMPLETE)
+                first = [index for index in events if found[index] >= 0][:1]
+                yield from (self._aborted(index, found[index]) for index in first)
             elif offsets and not part.is_transient:
                 yield from self._precommitted(part, offsets)
                 yield from self._transaction(part, offsets, missing, len(events))
@@ -242,11 +241,13 @@ class _Rules:
                 yield self._lost(part, missing)
         yield from self._commit_order(firsts)
 
-    def _aborted(self, index: int, offset: int) -> Broken:
-        part = self._placement.source_of(index).part
+    def _aborted(self, index: int, offset: int) -> Broken | Open:
+        part = self._placement.sender_of(index).part
         assert part is not None, "only parts are aborted"
         text = f"{self._name(index)} is read, and its transaction {part.name} was aborted"
-        return Broken("aborted-read", self._key, (self._sent(index), *part.places, self._read(offset)), text)
+        return self._decided(
+            self._is_complete, "aborted-read", text, self._sent(index), *part.places, self._read(offset)
+        )
 
     def _precommitted(self, part: SegmentState, offsets: list[int]) -> Findings:
         begin = part.commit_asked
@@ -256,11 +257,8 @@ class _Rules:
             return
         read = min((self._read(offset) for offset in offsets), key=lambda place: place.time_ns)
         if is_before(read, begin):
-            if self._placement.is_familiar:
-                text = f"an event of {part.name} was read before its commit began"
-                yield Broken("precommitted-read", self._key, (read, begin), text)
-            else:
-                yield Open("precommitted-read", self._key, INCOMPLETE)
+            text = f"an event of {part.name} was read before its commit began"
+            yield self._decided(self._placement.is_familiar, "precommitted-read", text, read, begin)
 
     def _transaction(self, part: SegmentState, offsets: list[int], missing: list[int], count: int) -> Findings:
         """Judges a transaction of which a part was read: whether its events are contiguous, and all there."""
@@ -271,7 +269,7 @@ class _Rules:
         if offsets[-1] >= span.end:
             return
         first, last = bisect_left(span.offsets, offsets[0]), bisect_left(span.offsets, offsets[-1])
-        own, equal = set(offsets), {event for written in part.sources for event in written.hashes}
+        own, equal = set(offsets), {event for written in part.senders for event in written.hashes}
         between = zip(span.offsets[first:last], span.hashes[first:last], strict=True)
         inner = next((offset for offset, event in between if offset not in own and event not in equal), None)
         is_end = last + 1 < len(span.offsets) or span.end == self._segment.final
@@ -287,10 +285,10 @@ class _Rules:
     def _lost(self, part: SegmentState, missing: list[int]) -> Broken | Open:
         """Judges a part that was committed, and of which nothing was found, or not all of a large event."""
         placement, (low, high) = self._placement, part.extent
-        strange = placement.unknown_in(low, high) if part.is_transient else []
-        if part.is_transient and self._is_complete:
-            strange += self._segment.contents.unknown_in(low, high)
-        is_read = placement.covers(min(low, high), high) or (strange and self._is_complete)
+        strange: list[int] = []
+        if part.is_transient:
+            strange = [*placement.unknown_in(low, high), *self._segment.contents.unknown_in(low, high)]
+        is_read = placement.covers(low, high) or (strange and self._is_complete)
         if high == ANYWHERE or not is_read:
             return Open("lost-write", self._key, UNREAD, len(missing))
         self._strange.update(strange)
@@ -316,11 +314,8 @@ class _Rules:
         for (writer, _, answered, name), (later_writer, asked, place, later) in pairwise(commits):
             if writer != later_writer or not is_before(answered, asked) or firsts[name] <= firsts[later]:
                 continue
-            if self._is_complete:
-                text = f"{later} was committed after {name}, and is stored before it"
-                yield Broken("commit-order", self._key, (answered, place), text)
-            else:
-                yield Open("commit-order", self._key, INCOMPLETE)
+            text = f"{later} was committed after {name}, and is stored before it"
+            yield self._decided(self._is_complete, "commit-order", text, answered, place)
 
     # --- events that were not sent ------------------------------------------------------------------------------------
 
@@ -340,12 +335,12 @@ class _Rules:
             yield Broken("garbage-read", self._key, (read,), f"{what} read at offset {offset}", actual=offset)
 
 
-def _repeated_merges(sources: Iterator[Source]) -> int:
+def _repeated_merges(senders: Iterator[Sender]) -> int:
     """Returns how many of some equal large events are attempts to store an event whose merge was not answered."""
     attempts: dict[object, list[SegmentState]] = {}
-    for source in sources:
-        if source.part is not None and source.part.is_transient:
-            attempts.setdefault(SegmentName.parse(source.part.name).transient_writer_id, []).append(source.part)
+    for sender in senders:
+        if sender.part is not None and sender.part.is_transient:
+            attempts.setdefault(SegmentName.parse(sender.part.name).transient_writer_id, []).append(sender.part)
     return sum(
         len(parts) - max(1, sum(len(part.merged_at) for part in parts))
         for parts in attempts.values()
