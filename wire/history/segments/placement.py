@@ -147,7 +147,7 @@ class Placement:
         size = sum(self._size_behind(sender, base) for sender in self.senders if sender.part is None)
         for part in self.parts:
             is_found = any(self.offsets[index] != MISSING for index in self.events_of[part.name])
-            size += part.size if part.is_committed or is_found else 0
+            size += max(part.size, 0) if part.is_committed or is_found else 0
         if self.segment.is_created:
             return self.segment.length <= size
         return self.segment.length - base == size and (base == 0 or all(start >= base for start in self._starts))
