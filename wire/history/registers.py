@@ -163,7 +163,7 @@ class RegisterFold:
         updates = [done for done in operations if done.value.what == "put" and done.value.outcome == "ok"]
         by_end = sorted(updates, key=lambda done: done.end)
         ends = [done.end for done in by_end]
-        highest = list(accumulate(by_end, lambda one, two: max(one, two, key=lambda done: done.value.version)))
+        highest = list(accumulate(by_end, _higher))
         by_version: dict[int, _Done] = {}
         for update in sorted(updates, key=lambda done: done.start):
             version, ended = update.value.version, bisect_left(ends, update.start)
@@ -217,6 +217,10 @@ class RegisterFold:
         yield self._broken("not-linearizable", text, fewest, None, None)
 
 
+def _higher(one: _Done, two: _Done) -> _Done:
+    return two if two.value.version > one.value.version else one
+
+
 def _token(value: Any) -> Any:
     """Returns a value as the content of a register without versions."""
     if value is None:
@@ -253,7 +257,7 @@ def _others_write(operations: list[_Done], unknown: list[_Done], initial: Any, *
     requests = (done.value for done in chain(operations, unknown) if done.value.what != "read")
     written = {_content(request, versions=versions) for request in requests} - {OTHER, ABSENT}
     sent = {_token(done.value.value) for done in unknown}
-    found = {}
+    found: dict[Any, Any] = {}
     for done in operations:
         if done.value.outcome == "ok":
             content = _step(done, versions=versions).needs

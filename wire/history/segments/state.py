@@ -78,10 +78,12 @@ class SegmentState:
 
     def grow(self, length: int, place: Place, store: str) -> None:
         """Takes a length that the segment had at a place."""
-        times, lengths = self._known.get(place[0]) or self._known.setdefault(place[0], (array("q"), array("q", [-1])))
-        if length > lengths[-1]:
-            times.append(place[4])
-            lengths.append(length)
+        known = self._known.get(place[0])
+        if known is None:
+            known = self._known[place[0]] = array("q"), array("q", [-1])
+        if length > known[1][-1]:
+            known[0].append(place[4])
+            known[1].append(length)
         if length > self.length:
             self.length, self.length_place, self.length_store = length, place, store
 

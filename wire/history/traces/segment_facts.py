@@ -90,8 +90,8 @@ def _merged(place: Place, request: Waiting, reply: Command | None) -> Iterator[F
 
 def _described(place: Place, request: Waiting, reply: Command | None) -> Iterator[Fact]:
     if isinstance(reply, StreamSegmentInfo) and reply.exists:
-        facts = {"offset": reply.write_offset, "start": reply.start_offset, "is_sealed": reply.is_sealed}
-        yield _fact(place, Changed(reply.segment_name, "described", request.place, **facts))
+        facts = reply.write_offset, "", reply.start_offset, reply.is_sealed
+        yield _fact(place, Changed(reply.segment_name, "described", request.place, *facts))
 
 
 OF_SEGMENTS: Final[dict[type[Command], Maker]] = {
