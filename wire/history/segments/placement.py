@@ -195,12 +195,12 @@ class Placement:
 
         No other order finds offsets for more events.
         """
-        free = list(offsets)
+        free = [-offset for offset in reversed(offsets)]  # the lowest last, where it is removed at once
         for index in sorted(events, key=self.high.__getitem__):
-            first, end = bisect_left(free, self.low[index]), bisect_left(free, self.high[index])
-            if first < end and not is_aborted(self.sender_of(index)):
+            position = bisect_right(free, -self.low[index]) - 1
+            if position >= 0 and -free[position] < self.high[index] and not is_aborted(self.sender_of(index)):
                 self.offsets[index] = COUNTED
-                del free[first]
+                del free[position]
 
 
 def is_aborted(sender: Sender) -> bool:

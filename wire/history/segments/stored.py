@@ -137,14 +137,14 @@ class _Rules:
 
     def _too_often(self, events: list[int], offsets: list[int]) -> Findings:
         """Judges events with equal bytes that were read more often than they were written."""
-        senders = {index: self._placement.sender_of(index) for index in events}
-        aborted = [index for index in events if len(events) > 1 and is_aborted(senders[index])]
-        events = [index for index in events if index not in aborted]
-        repeated = _repeated_merges(senders[index] for index in events)
+        sender_of, is_alone = self._placement.sender_of, len(events) == 1
+        aborted = [index for index in events if not is_alone and is_aborted(sender_of(index))]
+        events = sorted(set(events).difference(aborted)) if aborted else events
+        repeated = _repeated_merges(map(sender_of, events))
         most = len(events) - repeated
         if len(offsets) <= most:
             return
-        is_sure = self._is_complete or repeated > 0 or (len(senders) == 1 and self._placement.is_own(events[0]))
+        is_sure = self._is_complete or repeated > 0 or (is_alone and self._placement.is_own(events[0]))
         if aborted and self._is_complete:
             yield self._aborted(aborted[-1], offsets[-1])
             return
