@@ -12,10 +12,11 @@ grows with the operations.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import accumulate, chain
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -44,6 +45,14 @@ class _Done(NamedTuple):
     @property
     def end(self) -> float:
         return inf if self.value.outcome == "unknown" else self.place.time_ns
+
+    def maybe(self) -> _Done:
+        """Returns the operation as if it had no reply: it may have its effect, now or later."""
+        return self._replace(value=self.value._replace(outcome="unknown", version=None))
+
+    @property
+    def is_update(self) -> bool:
+        return self.value.what != "read" and self.value.outcome != "refused"
 
     def __str__(self) -> str:
         operation, parts = self.value, [self.value.what]
@@ -85,18 +94,17 @@ class RegisterFold:
     def see(self, fact: Fact) -> Iterator[Broken | Open]:
         """Takes the next operation."""
         file = self._files.setdefault(fact.place.file, _File([_History(-inf, UNKNOWN)]))
-        operation, last = fact.value, file.histories[-1]
+        operation, last, done = fact.value, file.histories[-1], _Done(fact.value, fact.place)
         if operation.what == "deleted" and operation.outcome == "unknown":
             file.maybe_deleted.append(operation.invoked.time_ns)
         elif operation.what in ("created", "deleted"):
             last.until = fact.place.time_ns
             file.histories.append(_History(last.until, ABSENT if operation.what == "created" else UNKNOWN))
         elif operation.outcome == "unknown" or operation.invoked.time_ns <= last.since:
-            if operation.what != "read" and operation.outcome != "refused":
-                unknown = operation._replace(outcome="unknown", version=None)
-                file.unknown.setdefault(operation.register, []).append(_Done(unknown, fact.place))
+            if done.is_update:
+                file.unknown.setdefault(operation.register, []).append(done.maybe())
         else:
-            last.registers.setdefault(operation.register, []).append(_Done(operation, fact.place))
+            last.registers.setdefault(operation.register, []).append(done)
         return iter(())
 
     def end(self) -> Iterator[Broken | Open]:
@@ -117,11 +125,7 @@ class RegisterFold:
         for register, done in history.registers.items():
             operations = [operation for operation in done if operation.end < deleted]
             unknown = [update for update in file.unknown.get(register, ()) if update.start <= history.until]
-            unknown += (
-                _Done(update.value._replace(outcome="unknown", version=None), update.place)
-                for update in _updates(done)
-                if update.start <= deleted <= update.end
-            )
+            unknown += (update.maybe() for update in _updates(done) if update.start <= deleted <= update.end)
             if operations:
                 name = f"{self.key.name} {register}".strip()
                 yield from self._judge(name, operations, unknown, history.initial, is_one=is_one)
@@ -129,19 +133,16 @@ class RegisterFold:
     def _judge(
         self, register: str, operations: list[_Done], unknown: list[_Done], initial: Any, *, is_one: bool
     ) -> Iterator[Broken | Open]:
-        versions = all(
-            done.value.version is not None
+        versions = not any(
+            done.value.what == "set"
+            or (done.value.version is None and done.value.outcome == "ok" and done.value.what != "remove")
             for done in operations
-            if done.value.outcome == "ok" and (done.value.what == "put" or done.value.what == "read")
-        ) and all(done.value.what != "set" for done in operations)
+        )
         others = _others_write(operations, unknown, initial, versions=versions)
         if others and is_one:
             yield Open("not-linearizable", self.key, FOREIGN)
         others = others or not is_one
-        verdict = None
-        if versions:
-            verdict = self._version_backwards(register, operations) or self._other_value(register, operations)
-        if verdict is not None:
+        if versions and (verdict := self._versions(register, operations)):
             yield verdict
         else:
             kinds = {"versions": versions, "others": others}
@@ -154,22 +155,23 @@ class RegisterFold:
         )
         return Broken(rule, self.key, tuple(places), text, expected, actual)
 
+    def _versions(self, register: str, operations: list[_Done]) -> Broken | None:
+        return self._version_backwards(register, operations) or self._other_value(register, operations)
+
     def _version_backwards(self, register: str, operations: list[_Done]) -> Broken | None:
         """Checks that an update which starts after another update has ended has the higher version."""
         updates = [done for done in operations if done.value.what == "put" and done.value.outcome == "ok"]
-        by_end = iter(sorted(updates, key=lambda done: done.end))
-        ended, highest = next(by_end, None), None
+        by_end = sorted(updates, key=lambda done: done.end)
+        ends = [done.end for done in by_end]
+        highest = list(accumulate(by_end, _higher))
         by_version: dict[int, _Done] = {}
         for update in sorted(updates, key=lambda done: done.start):
-            while ended is not None and ended.end < update.start:
-                if highest is None or ended.value.version > highest.value.version:
-                    highest = ended
-                ended = next(by_end, None)
-            earlier = by_version.setdefault(update.value.version, update)
-            if earlier is update and highest is not None and update.value.version < highest.value.version:
-                earlier = highest
+            version, ended = update.value.version, bisect_left(ends, update.start)
+            earlier = by_version.setdefault(version, update)
+            if earlier is update and ended and highest[ended - 1].value.version > version:
+                earlier = highest[ended - 1]
             if earlier is not update:
-                version, before = update.value.version, earlier.value.version
+                before = earlier.value.version
                 text = f"an update of {register} has version {version}, after an update with version {before}"
                 return self._broken("version-backwards", text, (earlier, update), before, version)
         return None
@@ -215,22 +217,15 @@ class RegisterFold:
         yield self._broken("not-linearizable", text, fewest, None, None)
 
 
+def _higher(one: _Done, two: _Done) -> _Done:
+    return two if two.value.version > one.value.version else one
+
+
 def _token(value: Any) -> Any:
     """Returns a value as the content of a register without versions."""
     if value is None:
         return ABSENT
     return repr(value) if isinstance(value, list | dict) else value
-
-
-def _condition(operation: Operation, *, versions: bool) -> Any:
-    """Returns the content that an update names; None if it names none, or a version where only values are known."""
-    if operation.expected is None:
-        return None
-    if operation.what == "set":
-        return ABSENT if operation.expected == "" else _token(operation.expected)
-    if operation.expected == NOT_EXISTS:
-        return ABSENT
-    return operation.expected if versions else None
 
 
 def _content(operation: Operation, *, versions: bool) -> Any:
@@ -243,29 +238,30 @@ def _content(operation: Operation, *, versions: bool) -> Any:
 
 
 def _step(done: _Done, *, versions: bool) -> Step:
-    """Makes a step of an operation. There are four cases: a read, a refusal, and updates that are done or may be."""
-    operation, end = done.value, done.end
-    condition = _condition(operation, versions=versions)
+    """Makes a step of an operation. There are three cases: 1. a read; 2. a refusal; 3. an update, which may be."""
+    operation, condition, content = done.value, None, _content(done.value, versions=versions)
+    if operation.expected == ("" if operation.what == "set" else NOT_EXISTS):
+        condition = ABSENT
+    elif operation.expected is not None and (versions or operation.what == "set"):  # else its content is not known
+        condition = _token(operation.expected)
     if operation.what == "read":
-        return Step(done.start, end, needs=_content(operation, versions=versions))
+        return Step(done.start, done.end, needs=content)
     if operation.outcome == "refused":
         missing = ABSENT if operation.version == NOT_EXISTS else None
-        return Step(done.start, end, needs=missing, rejects=condition)
-    return Step(done.start, end, needs=condition, writes=_content(operation, versions=versions))
+        return Step(done.start, done.end, needs=missing, rejects=condition)
+    return Step(done.start, done.end, needs=condition, writes=content)
 
 
 def _others_write(operations: list[_Done], unknown: list[_Done], initial: Any, *, versions: bool) -> bool:
     """Returns whether contents were found that no recorded request wrote, except one that may be the first content."""
-    written = {
-        _content(done.value, versions=versions) for done in chain(operations, unknown) if done.value.what != "read"
-    } - {OTHER, ABSENT}
+    requests = (done.value for done in chain(operations, unknown) if done.value.what != "read")
+    written = {_content(request, versions=versions) for request in requests} - {OTHER, ABSENT}
     sent = {_token(done.value.value) for done in unknown}
-    found = {}
+    found: dict[Any, Any] = {}
     for done in operations:
-        if done.value.what == "read":
-            found[_content(done.value, versions=versions)] = _token(done.value.value)
-        elif done.value.outcome == "ok":
-            found.setdefault(_condition(done.value, versions=versions), None)
+        if done.value.outcome == "ok":
+            content = _step(done, versions=versions).needs
+            found[content] = _token(done.value.value) if done.value.what == "read" else found.get(content)
     foreign = {content for content, value in found.items() if value not in sent} - written - {None, ABSENT}
     if initial is UNKNOWN and versions and foreign:
         foreign -= {min(foreign | written)}
@@ -303,12 +299,8 @@ def _shortest(operations: list[_Done], is_broken: Callable[[list[_Done]], bool])
     certain = high
 
     def until(count: int) -> list[_Done]:
-        running = [
-            _Done(done.value._replace(outcome="unknown", version=None), done.place)
-            for done in _updates(ordered[count:certain])
-            if done.start <= ordered[count - 1].end
-        ]
-        return [*ordered[:count], *running, *ordered[certain:]]
+        running = (done for done in _updates(ordered[count:certain]) if done.start <= ordered[count - 1].end)
+        return [*ordered[:count], *(done.maybe() for done in running), *ordered[certain:]]
 
     while low < high:
         middle = (low + high) // 2
@@ -317,7 +309,7 @@ def _shortest(operations: list[_Done], is_broken: Callable[[list[_Done]], bool])
 
 
 def _updates(part: list[_Done], _: object = None) -> list[_Done]:
-    return [done for done in part if done.value.what != "read" and done.value.outcome != "refused"]
+    return [done for done in part if done.is_update]
 
 
 def _needed(part: list[_Done], others: list[_Done], *, versions: bool) -> list[_Done]:

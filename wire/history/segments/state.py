@@ -13,22 +13,14 @@ from segstore.wire.history.segments.contents import Contents, hashes_of
 from segstore.wire.history.segments.written import Written
 from segstore.wire.names import is_transient
 
+ANYWHERE: Final = 1 << 62
+"""In place of an upper bound that is not known."""
 _header: Final = Struct(">ii")
 
 
 def is_before(earlier: Place, later: Place) -> bool:
     """Whether a place is certainly before another: of one file, since two files may have two clocks."""
     return earlier[0] == later[0] and (earlier[4] < later[4] or (earlier[4] == later[4] and earlier[1:3] < later[1:3]))
-
-
-class _Known:
-    """The lengths that one file's records show, as they grow, and their times."""
-
-    __slots__ = ("highest", "lengths", "times")
-
-    def __init__(self) -> None:
-        self.highest = -1
-        self.times, self.lengths = array("q"), array("q")
 
 
 class SegmentState:
@@ -73,14 +65,12 @@ class SegmentState:
         self._chunks: list[bytes] = []
         self._chunk_bytes = 0
         self._stores: dict[str, int] = {}
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, tuple[array[int], array[int]]] = {}
+        """Of each file the times at which the known length grew, and the lengths, which begin with -1."""
         self._open_merge: tuple[int, list[SegmentState]] = (-1, [])
 
     def writer(self, name: str) -> Written:
-        writer = self.writers.get(name)
-        if writer is None:
-            writer = self.writers[name] = Written(name)
-        return writer
+        return self.writers.get(name) or self.writers.setdefault(name, Written(name))
 
     def store(self, name: str) -> int:
         """Returns the number of a store; 0 if it is not known."""
@@ -90,24 +80,22 @@ class SegmentState:
         """Takes a length that the segment had at a place."""
         known = self._known.get(place[0])
         if known is None:
-            known = self._known[place[0]] = _Known()
-        if length > known.highest:
-            known.highest = length
-            known.times.append(place[4])
-            known.lengths.append(length)
+            known = self._known[place[0]] = array("q"), array("q", [-1])
+        if length > known[1][-1]:
+            known[0].append(place[4])
+            known[1].append(length)
         if length > self.length:
             self.length, self.length_place, self.length_store = length, place, store
 
     def low(self, place: Place) -> int:
         """Returns the highest length that the latest records of a place's file show; -1 without such a record."""
         known = self._known.get(place[0])
-        return -1 if known is None else known.highest
+        return -1 if known is None else known[1][-1]
 
     def length_at(self, place: Place) -> int:
         """Returns the highest length that was known before a place; -1 if no length was known."""
-        known = self._known.get(place[0])
-        index = 0 if known is None else bisect_left(known.times, place[4])
-        return known.lengths[index - 1] if known is not None and index else -1
+        times, lengths = self._known.get(place[0], ((), (-1,)))
+        return lengths[bisect_left(times, place[4])]
 
     @property
     def store_count(self) -> int:
@@ -122,12 +110,29 @@ class SegmentState:
         writers = self.writers.values()
         if any(writer.unknown or (writer.lasts and writer.lasts[-1] > writer.stored) for writer in writers):
             return -1
-        return sum(
-            size
-            for writer in writers
-            for last, size in zip(writer.lasts, writer.sizes, strict=True)
-            if last not in writer.refused
-        )
+        appends = ((writer, *append) for writer in writers for append in zip(writer.lasts, writer.sizes, strict=True))
+        return sum(size for writer, last, size in appends if last not in writer.refused)
+
+    @property
+    def senders(self) -> list[Written]:
+        """Its writers; of a transient segment, the events that its chunks form in place of the chunks."""
+        writers = list(self.writers.values())
+        if not self.is_transient:
+            return writers
+        if not self.large or not writers:
+            return []
+        whole, count = Written(self.name), len(self.large)
+        whole.add(count, count, self.large, self.large_size, 0, writers[0].sent[0])
+        whole.stored, whole.unknown = count, writers[0].unknown
+        return [whole]
+
+    @property
+    def extent(self) -> tuple[int, int]:
+        """Its begin and end in the target; 0 and `ANYWHERE` if not known: a repeated merge answers a later length."""
+        size = self.size
+        if self.lost_merges or len(self.merged_at) != 1 or self.merged_at[0][0] < 0 or size < 0:
+            return 0, ANYWHERE
+        return max(self.merged_at[0][0] - size, 0), self.merged_at[0][0]
 
     @property
     def is_committed(self) -> bool:
@@ -170,21 +175,18 @@ class SegmentState:
         """Makes events of the chunks of sources that were merged in a row; returns whether it can."""
         data = b"".join(chunk for source in sources for chunk in source._chunks)
         hashes = hashes_of(data)
-        if hashes is not None:
-            self.large, self.large_size = hashes, len(data)
-            for source in sources:
-                source._chunks = []
-        return hashes is not None
+        if hashes is None:
+            return False
+        self.large, self.large_size = hashes, len(data)
+        for source in sources:
+            source._chunks = []
+        return True
 
     def merge(self, source: SegmentState, length: int, asked: Place, place: Place) -> None:
         """Takes the merge of a source into this segment, which is so long afterwards; -1 if unknown."""
         source.merged_at.append((length, asked, place))
         if not source.is_transient or source.large is not None:
             return
-        end, sources = self._open_merge
-        if end != length - source._chunk_bytes:
-            sources = []
-        sources = [*sources, source]
-        self._open_merge = length, sources
-        if source._form(sources):
-            self._open_merge = -1, []
+        end, earlier = self._open_merge
+        sources = [*earlier, source] if end == length - source._chunk_bytes else [source]
+        self._open_merge = (-1, []) if source._form(sources) else (length, sources)

@@ -41,15 +41,14 @@ from segstore.wire.history.facts import (
 )
 from segstore.wire.history.traces.group_facts import OF_GROUPS, assignments
 from segstore.wire.history.traces.protocol import MOST_WAITING, TOO_MANY, ProtocolCheck
-from segstore.wire.history.traces.register_facts import OF_REGISTERS, UNANSWERED_REGISTERS
-from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, UNANSWERED_SEGMENTS, deleting
+from segstore.wire.history.traces.register_facts import OF_REGISTERS
+from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, deleting
 from segstore.wire.protocol import Requests
 from segstore.wire.schema import Command
 from segstore.wire.trace import Direction, Record, RecordKind, unpack_data
 
 _APPENDS: Final = frozenset({AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd})
 _ANSWERED: Final = {**OF_SEGMENTS, **OF_REGISTERS}
-_UNANSWERED: Final = {**UNANSWERED_SEGMENTS, **UNANSWERED_REGISTERS}
 _PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
 _HEADER_BYTES: Final = 8
 _ANY: Final = (1 << 63) - 1
@@ -120,9 +119,9 @@ class ConnectionFold:
     def _unanswered(self) -> Iterator[Finding]:
         """Yields facts of the requests that wait, and drops these."""
         for waiting in self._requests:
-            make = _UNANSWERED.get(type(waiting.command))
+            make = _ANSWERED.get(type(waiting.command))
             if make is not None:
-                yield from make(waiting)
+                yield from make(waiting.place, waiting, None)
         self._requests = Requests()
 
     def _loose_bytes(self, place: Place, record: Record) -> Iterator[Fact]:

@@ -1,4 +1,4 @@
 """Tests of `wire/history/segments`. Modules whose tests have another name:
 
-state, stored, written: test_fold
+placement, state, stored, written: test_fold
 """

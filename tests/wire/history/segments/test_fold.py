@@ -61,6 +61,7 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             new().send(1, "a").send(2, "b").send(3, "c").ack(3, 27).read(0, "a c"),
             later().send(8, "a").ack(8, 109).send(10, "b c").ack(10, 127).read(100, "a c"),
             merge(ab(new().send(1, "x").ack(1, 9)), T1, 27).send(3, "y z").ack(3, 45).read(0, "x y z"),
+            History().set_up().send(1, "b").ack(1, 9).send(2, "b").read(0, "a b b"),
         ],
         [
             new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).read(0, "a b"),
@@ -197,7 +198,11 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             merge(ab(new()), T1, 18).send(1, "x").ack(1, 27).read(0, "a x"),
             ab(new()).step(str(ONE), "committing").send(1, "x").ack(1, 18).read(0, "a x"),
         ],
-        [merge(ab(new()), T1, 18).send(1, "x").ack(1, 27).read(0, "a b x"), merge(ab(new()), T1, 18).read(0, "a")],
+        [
+            merge(ab(new()), T1, 18).send(1, "x").ack(1, 27).read(0, "a b x"),
+            merge(ab(new()), T1, 18).read(0, "a"),
+            ab(new()).step(str(ONE), "committing").read(0, "a"),
+        ],
         [merge(ab(later()), T1, 118).read(0, "a x")],
     ),
     "commit-order": (
