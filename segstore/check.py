@@ -30,8 +30,21 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree
 
-from segstore.wire.history import RULES, Acked, Broken, Fact, Judge, Place, Sent, Verdicts, judge, read_history, timed
-from segstore.wire.history.facts import Finding, Key, Read
+from segstore.wire.history import (
+    RULES,
+    Acked,
+    Broken,
+    Fact,
+    Finding,
+    Judge,
+    Key,
+    Place,
+    Sent,
+    Verdicts,
+    judge,
+    read_history,
+    timed,
+)
 from segstore.wire.printable import printable
 from segstore.wire.trace import Direction, Record
 
@@ -232,14 +245,15 @@ class _RecordJudge(Judge):
                 super().take((finding,))
                 continue
             key, (file, block, record, connection, time), value = finding
-            if type(value) is Sent and value[4] is not None and value[5] is None:
+            kind = type(value)
+            if kind is Sent and value[4] is not None and value[5] is None:
                 segment, writer, last, events, data, _ = value
                 texts: tuple[Any, ...] = file, connection, segment, writer
                 number = numbers.get(texts) or self._number(texts, key)
                 rows += (number, block, record, time, last, events, len(data), 0, 0)
                 self._data.append(data)
                 self._room -= len(data)
-            elif type(value) is Acked and value[5] is not None:
+            elif kind is Acked and value[5] is not None:
                 segment, writer, last, length, store, asked = value
                 texts = file, connection, segment, writer, store
                 number = numbers.get(texts) or self._number(texts, key)
@@ -247,7 +261,7 @@ class _RecordJudge(Judge):
             else:
                 rows += _OTHER
                 self._others.append(finding)
-                self._room -= len(value.data) if type(value) is Read else 0
+                self._room -= len(getattr(value, "data", None) or b"")
         if len(rows) * _NUMBER_BYTES > self._room:
             self._send()
 
@@ -277,32 +291,25 @@ def judge_facts(source: IO[bytes], to: IO[bytes]) -> None:
 def _received(source: IO[bytes]) -> Iterator[Fact]:
     known: list[Any] = [None]
     new = tuple.__new__
-    while batch := _batch(source):
-        texts, rows, data, others = batch
-        known += texts
-        following, at = iter(others), 0
-        for number, block, record, time, last, length, size, asked_record, asked_time in zip(
-            *[iter(rows)] * len(_OTHER), strict=True
-        ):
-            if not number:
-                yield next(following)
-                continue
-            key, (file, connection, segment, writer, *store) = known[number]
-            if store:
-                asked = new(Place, (file, size, asked_record, connection, asked_time))
-                value = new(Acked, (segment, writer, last, length, store[0], asked))
-            else:
-                value = new(Sent, (segment, writer, last, length, data[at : at + size], None))
-                at += size
-            yield new(Fact, (key, new(Place, (file, block, record, connection, time)), value))
-
-
-def _batch(source: IO[bytes]) -> Any:
-    """Returns the next batch of facts, None at the end."""
-    try:
-        return pickle.load(source)
-    except EOFError:
-        return None
+    with suppress(EOFError):
+        while True:
+            texts, numbers, data, others = pickle.load(source)
+            known += texts
+            following, at = iter(others), 0
+            value: Any
+            rows = zip(*[iter(numbers)] * len(_OTHER), strict=True)
+            for number, block, record, time, last, length, size, asked_record, asked_time in rows:
+                if not number:
+                    yield next(following)
+                    continue
+                key, (file, connection, segment, writer, *store) = known[number]
+                if store:
+                    asked = new(Place, (file, size, asked_record, connection, asked_time))
+                    value = new(Acked, (segment, writer, last, length, *store, asked))
+                else:
+                    value = new(Sent, (segment, writer, last, length, data[at : at + size], None))
+                    at += size
+                yield new(Fact, (key, new(Place, (file, block, record, connection, time)), value))
 
 
 def check_history(path: str, skipped: list[str]) -> Verdicts:

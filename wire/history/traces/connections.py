@@ -37,7 +37,7 @@ from segstore.wire.history.facts import (
     segment_key,
 )
 from segstore.wire.history.traces.group_facts import assignments
-from segstore.wire.history.traces.protocol import APPENDS, ProtocolCheck, Writer
+from segstore.wire.history.traces.protocol import APPENDS, ConnectionWriter, ProtocolCheck
 from segstore.wire.history.traces.register_facts import OF_REGISTERS, UNANSWERED_REGISTERS
 from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, UNANSWERED_SEGMENTS, deleting
 from segstore.wire.schema import Command
@@ -127,7 +127,9 @@ class ConnectionFold(ProtocolCheck):
         if type(command) is DeleteSegment:
             self._found += deleting(Waiting(command, place))
 
-    def _sent(self, place: Place, writer: Writer, command: Any, number: int, block: AppendBlock | None) -> None:
+    def _sent(
+        self, place: Place, writer: ConnectionWriter, command: Any, number: int, block: AppendBlock | None
+    ) -> None:
         if writer.key is None:
             self._unrecorded += 1
             return

@@ -57,7 +57,7 @@ _TO_STORE: Final = (
 ) - _BOTH_WAYS
 _TO_CLIENT: Final = frozenset(kind for kind in COMMANDS.values() if kind.is_reply) - _BOTH_WAYS
 _ANSWERED: Final = frozenset(kind for kind in COMMANDS.values() if kind.type_name in ANSWERS)
-_TO_APPENDS: Final = frozenset().union(*(ANSWERS[kind.type_name] for kind in APPENDS))
+_TO_APPENDS: Final = ANSWERS[AppendBlockEnd.type_name] | ANSWERS[ConditionalAppend.type_name]
 _PADDING: Final = (-1).to_bytes(4, "big", signed=True)
 _PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
 
@@ -73,7 +73,7 @@ _Append = tuple[int, int, Waiting, _Tenure | None]
 """A pending append: its event number, request id, request, and the tenure of its flow; None if it was refused."""
 
 
-class Writer:
+class ConnectionWriter:
     """A writer on the connection.
 
     is_set_up: whether it was set up there. highest, acked: event numbers since then. appends: those that are pending;
@@ -128,7 +128,7 @@ class ProtocolCheck(ABC):
         self._count = 0
         """Number of pending requests."""
         self._dropped = False
-        self._writers: dict[int, Writer] = {}
+        self._writers: dict[int, ConnectionWriter] = {}
         self._flows: dict[int, _Tenure] = {}
         self._lapsed: list[_Append] = []
         """Appends that were unanswered when their writer was set up again."""
@@ -136,7 +136,9 @@ class ProtocolCheck(ABC):
         """Bytes that form no frame: their direction, place and number, until it is known who closed the connection."""
 
     @abstractmethod
-    def _sent(self, place: Place, writer: Writer, command: Any, number: int, block: AppendBlock | None) -> None:
+    def _sent(
+        self, place: Place, writer: ConnectionWriter, command: Any, number: int, block: AppendBlock | None
+    ) -> None:
         """Called for each append; number: of its last event. block: its append block, if there is one."""
 
     @abstractmethod
@@ -277,7 +279,8 @@ class ProtocolCheck(ABC):
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def _wait(self, place: Place, command: Any) -> None:
-        self._make_room()
+        if self._count >= MOST_WAITING:
+            self._make_room()
         self._count += 1
         key = answer_key(command)
         queue = self._waiting.get(key)
@@ -293,8 +296,9 @@ class ProtocolCheck(ABC):
     def _make_room(self) -> None:
         if self._count >= MOST_WAITING:
             self._drop()
-            self._dropped = True
             self._open("lost-write", TOO_MANY)
+        self._replies.clear()
+        self._dropped = True
 
     def _append_with(self, key: int | str) -> Waiting | None:
         """Returns the oldest pending append with a request id."""
@@ -303,7 +307,7 @@ class ProtocolCheck(ABC):
 
     def _set_up(self, place: Place, command: Any) -> None:
         writer = self._writer(command.writer_id)
-        self._lapsed += writer.unanswered()
+        self._lapsed = (self._lapsed + writer.unanswered())[-MOST_WAITING:]
         writer.set_up()
         if writer.key is None:  # appends may follow before the reply
             writer.name_segment(command.segment)
@@ -318,7 +322,7 @@ class ProtocolCheck(ABC):
                     text = f"flow {flow} has {waits} unanswered appends of writer {holder.writer}"
                     self._broken("flow-reuse", place, text, None, flow, also=holder.place)
 
-    def _append(self, place: Place, command: Any, writer: Writer, opened: tuple[Any, Place] | None) -> None:
+    def _append(self, place: Place, command: Any, writer: ConnectionWriter, opened: tuple[Any, Place] | None) -> None:
         block = None
         if type(command) is AppendBlockEnd:
             number = command.last_event_number
@@ -335,21 +339,20 @@ class ProtocolCheck(ABC):
             floor = max(highest or 0, 0)
             text = f"event {number} of writer {command.writer_id} follows event {floor}"
             self._broken("number-backwards", place, text, floor, number)
-        if self._count >= MOST_WAITING:
+        replies, request_id = self._replies, command.request_id
+        if self._count >= MOST_WAITING or len(replies) >= MOST_WAITING:
             self._make_room()
         self._count += 1
-        request_id = command.request_id
         tenure = self._flows.get(flow_of(request_id)) if self._flows else None
         writer.appends.append((number, request_id, _new(Waiting, (command, place)), tenure))
         writer.fresh += 1
-        replies = self._replies
         replies[request_id] = replies.get(request_id, 0) + 1
         self._sent(place, writer, command, number, block)
 
-    def _writer(self, writer_id: Any) -> Writer:
+    def _writer(self, writer_id: Any) -> ConnectionWriter:
         writer = self._writers.get(writer_id.int)
         if writer is None:
-            writer = self._writers[writer_id.int] = Writer(writer_id)
+            writer = self._writers[writer_id.int] = ConnectionWriter(writer_id)
         return writer
 
     def _is_of_block(self, place: Place, end: Any, block: Any, opened: Place, *, set_up: bool) -> bool:
@@ -392,7 +395,7 @@ class ProtocolCheck(ABC):
             self._reply_to_append(place, command, request_id, ())
         return answered
 
-    def _covered(self, writer: Writer, number: int) -> list[Waiting]:
+    def _covered(self, writer: ConnectionWriter, number: int) -> list[Waiting]:
         """Removes and returns the pending appends of a writer up to an event number."""
         appends = writer.appends
         answered = []
