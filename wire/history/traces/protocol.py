@@ -1,8 +1,8 @@
 """The rules of the protocol, checked frame by frame on one connection.
 
 A reply answers the oldest request with its request id, or of its kind if it carries no id; each append may get a reply
-of its own. An acknowledgement covers the appends of its writer up to its number, since the writer's last set-up; a
-failure refuses all unacknowledged appends with its request id.
+of its own, even if an earlier acknowledgement covers it. An acknowledgement covers the appends of its writer up to its
+number, since the writer's last set-up; a failure refuses all unacknowledged appends with its request id.
 
 Invariants: nothing is raised, whatever the frames are. At most `MOST_WAITING` requests are held; when there are more,
 they are dropped, and whether a later reply has a request stays open. Replies to requests before a recording began stay
@@ -284,11 +284,10 @@ class ProtocolCheck(ABC):
         self._count += 1
         key = answer_key(command)
         queue = self._waiting.get(key)
-        if (queue is not None or key in self._replies) and type(command) not in _BOTH_WAYS:
-            earlier = queue[0] if queue is not None else self._append_with(key)
-            what = earlier.command.type_name if earlier is not None else "an append"
-            text = f"{command.type_name} has the request id {key} of {what}, which waits"
-            self._broken("request-id-reuse", place, text, also=None if earlier is None else earlier.place)
+        earlier = queue[0] if queue is not None else self._append_with(key)
+        if earlier is not None and type(command) not in _BOTH_WAYS:
+            text = f"{command.type_name} has the request id {key} of {earlier.command.type_name}, which waits"
+            self._broken("request-id-reuse", place, text, also=earlier.place)
         if queue is None:
             queue = self._waiting[key] = deque()
         queue.append(Waiting(command, place))
@@ -301,7 +300,9 @@ class ProtocolCheck(ABC):
         self._dropped = True
 
     def _append_with(self, key: int | str) -> Waiting | None:
-        """Returns the oldest pending append with a request id."""
+        """Returns a pending append with a request id."""
+        if key not in self._replies:
+            return None
         appends = chain.from_iterable(writer.appends for writer in self._writers.values())
         return next((append[2] for append in appends if append[1] == key), None)
 

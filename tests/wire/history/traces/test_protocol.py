@@ -77,7 +77,15 @@ def alive_in_a_block(scene: Scene) -> None:
     scene.ask(AppendBlockEnd(writer, 50, b"", 1, 1, 7))
 
 
-@pytest.mark.parametrize("play", [token_refused, merge_refused, alive_in_a_block])
+def id_of_a_covered_append_used_again(scene: Scene) -> None:
+    writer = scene.writer("s")
+    covered = scene.append(writer, 1)
+    scene.ack(scene.append(writer, 2), writer, 2)
+    scene.ask(ReadSegment("s", 0, 1, "", covered))
+    scene.reply(SegmentRead("s", 0, False, False, b"", covered))
+
+
+@pytest.mark.parametrize("play", [token_refused, merge_refused, alive_in_a_block, id_of_a_covered_append_used_again])
 def test_a_right_connection_breaks_no_rule(play: Callable[[Scene], None]) -> None:
     scene = Scene(1)
     play(scene)
