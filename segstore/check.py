@@ -16,11 +16,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import json
-import marshal
 import pickle
 import shlex
 import subprocess
 import sys
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -30,7 +30,21 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree
 
-from segstore.wire.history import RULES, Acked, Broken, Fact, Judge, Place, Sent, Verdicts, judge, read_history, timed
+from segstore.wire.history import (
+    RULES,
+    Acked,
+    Broken,
+    Fact,
+    Finding,
+    Judge,
+    Key,
+    Place,
+    Sent,
+    Verdicts,
+    judge,
+    read_history,
+    timed,
+)
 from segstore.wire.printable import printable
 from segstore.wire.trace import Direction, Record
 
@@ -42,16 +56,17 @@ Placed = tuple[Place, Record]
 _HISTORY_STARTS: Final = (b'"invoke"', b'"ok"', b'"fail"', b'"info"')
 LARGE_BYTES: Final = 200_000_000
 """Traces from this size on are judged in two processes: one follows connections, the other segments and other keys."""
-_FACTS_AT_ONCE: Final = 1024
-_SENT_VALUES: Final = 7 + len(Sent._fields)
-_ACKED_VALUES: Final = 7 + len(Acked._fields) - 1
-"""With the values of a place and a key. The place of the acknowledged append follows, if it is known."""
+_BYTES_AT_ONCE: Final = 1 << 18
+_NUMBER_BYTES: Final = 8
+_PIPE_BYTES: Final = 1 << 20
+"""As many as Linux gives any process; elsewhere the size is the system's."""
+_OTHER: Final = (0,) * 9
+"""The row of a fact that is neither an append nor an acknowledgement."""
 _JUDGE_FACTS: Final = """import sys
 sys.path[:] = sys.argv[1:]
 from segstore.check import judge_facts
 judge_facts(sys.stdin.buffer, sys.stdout.buffer)
 """
-_SIZE_BYTES: Final = 8
 _LINE_BYTES: Final = 64 * 1024
 _MOST_REDUCED: Final = 20_000
 """Histories with more records are not reduced."""
@@ -181,13 +196,12 @@ def _judged(traces: Sequence[str], skipped: list[str], damaged: set[str]) -> Ver
     command = [sys.executable, "-c", _JUDGE_FACTS, *sys.path]
     pipe = subprocess.PIPE
     # A session of its own, so that an interrupt of the terminal ends it only through this process.
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as other:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True, pipesize=_PIPE_BYTES) as other:
         assert other.stdin is not None, "it is a pipe"
         assert other.stdout is not None, "it is a pipe"
         try:
             first = _RecordJudge(other.stdin)
-            for place, record in records:
-                first.see(place, record)
+            first.see(records)
             whole = first.end()
             other.stdin.close()
             return whole.joined(pickle.load(other.stdout))
@@ -205,28 +219,56 @@ def _judged(traces: Sequence[str], skipped: list[str], damaged: set[str]) -> Ver
 
 
 class _RecordJudge(Judge):
-    """Judges records, and sends their facts to the other process.
+    """Judges records, and sends their facts to the other process, in batches.
 
-    A fact of an append or acknowledgement is one flat tuple of the values of its place, key and value, which `marshal`
-    writes several times faster than `pickle`; any other fact is pickled.
+    A fact of an append or acknowledgement is a row of numbers, and the data. The first number stands for its texts,
+    which are sent once; it is 0 for any other fact, which is pickled.
     """
 
     def __init__(self, pipe: IO[bytes]) -> None:
         super().__init__()
         self._pipe = pipe
-        self._facts: list[tuple[Any, ...]] = []
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._start()
 
-    def fact(self, fact: Fact) -> None:
-        key, place, value = fact
-        kind = type(value)
-        if kind is Sent:
-            self._facts.append((*place, *key, *value))
-        elif kind is Acked:
-            self._facts.append((*place, *key, *value[:5], *(value[5] or ())))
-        else:
-            self._facts.append((pickle.dumps(fact),))
-        if len(self._facts) >= _FACTS_AT_ONCE:
+    def _start(self) -> None:
+        self._texts: list[tuple[Any, ...]] = []
+        self._rows: list[int] = []
+        self._data: list[bytes] = []
+        self._others: list[Fact] = []
+        self._room = _BYTES_AT_ONCE
+
+    def take(self, findings: Iterable[Finding]) -> None:
+        numbers, rows = self._numbers, self._rows
+        for finding in findings:
+            if not isinstance(finding, Fact):
+                super().take((finding,))
+                continue
+            key, (file, block, record, connection, time), value = finding
+            kind = type(value)
+            if kind is Sent and value[4] is not None and value[5] is None:
+                segment, writer, last, events, data, _ = value
+                texts: tuple[Any, ...] = file, connection, segment, writer
+                number = numbers.get(texts) or self._number(texts, key)
+                rows += (number, block, record, time, last, events, len(data), 0, 0)
+                self._data.append(data)
+                self._room -= len(data)
+            elif kind is Acked and value[5] is not None:
+                segment, writer, last, length, store, asked = value
+                texts = file, connection, segment, writer, store
+                number = numbers.get(texts) or self._number(texts, key)
+                rows += (number, block, record, time, last, length, asked[1], asked[2], asked[4])
+            else:
+                rows += _OTHER
+                self._others.append(finding)
+                self._room -= len(getattr(value, "data", None) or b"")
+        if len(rows) * _NUMBER_BYTES > self._room:
             self._send()
+
+    def _number(self, texts: tuple[Any, ...], key: Key) -> int:
+        number = self._numbers[texts] = len(self._numbers) + 1
+        self._texts.append((key, texts))
+        return number
 
     def end(self) -> Verdicts:
         verdicts = super().end()
@@ -234,28 +276,40 @@ class _RecordJudge(Judge):
         return verdicts
 
     def _send(self) -> None:
-        batch = marshal.dumps(self._facts)
-        self._pipe.write(len(batch).to_bytes(_SIZE_BYTES, "big"))
-        self._pipe.write(batch)
-        self._facts = []
+        batch = self._texts, array("q", self._rows), b"".join(self._data), self._others
+        pickle.dump(batch, self._pipe, pickle.HIGHEST_PROTOCOL)
+        self._start()
 
 
 def judge_facts(source: IO[bytes], to: IO[bytes]) -> None:
     """Judges the facts that `_RecordJudge` sent: the work of the other process."""
-    facts, new = Judge(), tuple.__new__
-    judge_fact = facts.fact
-    while size := source.read(_SIZE_BYTES):
-        for values in marshal.loads(source.read(int.from_bytes(size, "big"))):
-            count = len(values)
-            if count == _SENT_VALUES:
-                fact = new(Fact, (values[5:7], new(Place, values[:5]), new(Sent, values[7:])))
-            elif count > 1:
-                asked = new(Place, values[12:]) if count > _ACKED_VALUES else None
-                fact = new(Fact, (values[5:7], new(Place, values[:5]), new(Acked, (*values[7:12], asked))))
-            else:
-                fact = pickle.loads(values[0])
-            judge_fact(fact)
+    facts = Judge()
+    facts.take(_received(source))
     pickle.dump(facts.end(), to)
+
+
+def _received(source: IO[bytes]) -> Iterator[Fact]:
+    known: list[Any] = [None]
+    new = tuple.__new__
+    with suppress(EOFError):
+        while True:
+            texts, numbers, data, others = pickle.load(source)
+            known += texts
+            following, at = iter(others), 0
+            value: Any
+            rows = zip(*[iter(numbers)] * len(_OTHER), strict=True)
+            for number, block, record, time, last, length, size, asked_record, asked_time in rows:
+                if not number:
+                    yield next(following)
+                    continue
+                key, (file, connection, segment, writer, *store) = known[number]
+                if store:
+                    asked = new(Place, (file, size, asked_record, connection, asked_time))
+                    value = new(Acked, (segment, writer, last, length, *store, asked))
+                else:
+                    value = new(Sent, (segment, writer, last, length, data[at : at + size], None))
+                    at += size
+                yield new(Fact, (key, new(Place, (file, block, record, connection, time)), value))
 
 
 def check_history(path: str, skipped: list[str]) -> Verdicts:

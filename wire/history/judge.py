@@ -1,8 +1,7 @@
 """Judges a history: passes each record to the fold of its connection, and each fact to the fold of its key.
 
     judge = Judge()
-    for place, record in records:
-        judge.see(place, record)
+    judge.see(records)
     verdicts = judge.end()
 
 Records and facts must come in the order of their times; a fold may then decide at once, or at the end. `Judge` runs all
@@ -55,6 +54,8 @@ FOLDS: Final[Mapping[str, type[Fold]]] = {
 """The kind of a key → the fold of its facts."""
 
 
+_AT_ONCE: Final = 32
+"""Findings that are taken at once: few, since facts may hold payloads."""
 UNREAD: Final = "parts of the recording could not be read"
 """Why verdicts on a file are unknown that has records behind such a part."""
 
@@ -126,49 +127,54 @@ class Judge:
         self._first: dict[tuple[str, int], ConnectionFold | CallsFold] = {}
         """The folds of records, by file and connection: controller calls have a connection of their own."""
         self._folds: dict[Key, Fold] = {}
+        self._findings: list[Finding] = []
+        """A few findings that are not taken yet."""
         self._broken: list[Broken] = []
         self._unknown: Counter[tuple[str, str]] = Counter()
         self._records = 0
 
-    def see(self, place: Place, record: Record) -> None:
-        """Takes the next record of a trace."""
-        self._records += 1
-        whose = place[0], place[3]
-        fold = self._first.get(whose)
-        if fold is None:
-            fold = self._first[whose] = first_fold(first_key(place, record))
-        findings = fold.see(place, record)
-        if findings:
-            self._take(findings)
+    def see(self, records: Iterable[tuple[Place, Record]]) -> None:
+        """Takes the next records of traces."""
+        folds, waiting = self._first, self._findings
+        for place, record in records:
+            whose = place[0], place[3]
+            fold = folds.get(whose)
+            if fold is None:
+                fold = folds[whose] = first_fold(first_key(place, record))
+            findings = fold.see(place, record)
+            if findings:
+                waiting += findings
+                if len(waiting) >= _AT_ONCE:
+                    self.take(waiting)
+                    waiting.clear()
+            self._records += 1
 
     def fact(self, fact: Fact) -> None:
         """Takes the next fact, for histories that are no traces."""
-        key = fact[0]
-        fold = self._folds.get(key)
-        if fold is None:
-            key = Key(*key)
-            fold = self._folds[key] = FOLDS[key.kind](key)
-        findings = fold.see(fact)
-        if findings:
-            self._take(findings)
+        self.take((fact,))
 
     def end(self) -> Verdicts:
         """Returns the verdicts, after the last record."""
+        self.take(self._findings)
         for first in self._first.values():
-            self._take(first.end())
+            self.take(first.end())
         for fold in self._folds.values():
-            self._take(fold.end())
+            self.take(fold.end())
         self._broken.sort(key=_last_place)
         return Verdicts(self._broken, self._unknown, self._records)
 
-    def _take(self, findings: Iterable[Finding]) -> None:
+    def take(self, findings: Iterable[Finding]) -> None:
+        """Takes the next findings: passes facts to the folds of their keys."""
+        folds = self._folds
         for finding in findings:
             if isinstance(finding, Fact):
-                fold = self._folds.get(finding[0])
+                fold = folds.get(finding[0])
                 if fold is None:
-                    self.fact(finding)
-                elif more := fold.see(finding):
-                    self._take(more)
+                    key = Key(*finding[0])
+                    fold = folds[key] = FOLDS[key.kind](key)
+                more = fold.see(finding)
+                if more:
+                    self.take(more)
             elif isinstance(finding, Broken):
                 self._broken.append(finding)
             else:
@@ -183,8 +189,7 @@ def _last_place(broken: Broken) -> tuple[int, str, int, int, str]:
 def judge(records: Iterable[tuple[Place, Record]]) -> Verdicts:
     """Judges the records of traces, in the order of their times."""
     whole = Judge()
-    for place, record in records:
-        whole.see(place, record)
+    whole.see(records)
     return whole.end()
 
 

@@ -25,13 +25,14 @@ _MOST_RESTS: Final = 16
 _RECORD_BITS: Final = 40
 """Bits of the number of a record."""
 _RECORD_MASK: Final = (1 << _RECORD_BITS) - 1
-_header: Final = Struct(">ii")
+_length: Final = Struct(">q")
+"""The header of an event: the type, which is 0, and the length of the payload, as one number."""
 
 
 def hashes_of(data: bytes) -> list[int] | None:
     """Returns the hashes of the payloads of whole events; None if the bytes are not whole events."""
     size = len(data)
-    if size >= EVENT_HEADER_BYTES and _header.unpack_from(data) == (0, size - EVENT_HEADER_BYTES):  # nearly always
+    if size >= EVENT_HEADER_BYTES and _length.unpack_from(data)[0] == size - EVENT_HEADER_BYTES:  # nearly always
         return [hash(data[EVENT_HEADER_BYTES:])]
     hashes: list[int] = []
     end = _split(data, 0, [], hashes)[0]
@@ -42,7 +43,7 @@ def end_of(data: bytes, count: int) -> int:
     """Returns where the first `count` events end; there are as many."""
     at = 0
     for _ in range(count):
-        at += EVENT_HEADER_BYTES + int(_header.unpack_from(data, at)[1])
+        at += EVENT_HEADER_BYTES + int(_length.unpack_from(data, at)[0])
     return at
 
 
@@ -51,16 +52,19 @@ def _split(data: bytes, base: int, offsets: list[int], hashes: list[int]) -> tup
 
     The bytes are 0 if no event starts there, or if it is longer than events can be.
     """
+    unpack, add_offset, add_hash = _length.unpack_from, offsets.append, hashes.append
     at, size = 0, len(data)
-    while size - at >= EVENT_HEADER_BYTES:
-        kind, length = _header.unpack_from(data, at)
-        if kind or not 0 <= length <= MOST_EVENT_BYTES:
+    last = size - EVENT_HEADER_BYTES
+    while at <= last:
+        (length,) = unpack(data, at)
+        if not 0 <= length <= MOST_EVENT_BYTES:
             return at, 0
-        stop = at + EVENT_HEADER_BYTES + length
+        start = at + EVENT_HEADER_BYTES
+        stop = start + length
         if stop > size:
             return at, stop - at
-        offsets.append(base + at)
-        hashes.append(hash(data[at + EVENT_HEADER_BYTES : stop]))
+        add_offset(base + at)
+        add_hash(hash(data[start:stop]))
         at = stop
     return at, EVENT_HEADER_BYTES
 

@@ -55,6 +55,8 @@ class SegmentFold:
     def _start(self) -> None:
         self._places = PlaceList()
         self._segments: dict[str, SegmentState] = {}
+        self._links: dict[tuple[str, int, str, str], tuple[SegmentState, Written, Link]] = {}
+        """File, connection, segment and writer → what is known of them."""
 
     def see(self, fact: Fact) -> Iterable[Broken | Open]:
         """Takes the next fact."""
@@ -97,6 +99,15 @@ class SegmentFold:
             state = self._segments[name] = SegmentState(name)
         return state
 
+    def _link(self, place: Place, name: str, writer_name: str) -> tuple[SegmentState, Written, Link]:
+        """Returns a segment, its writer, and the writer's link on the connection of a place."""
+        known = self._links.get((place[0], place[3], name, writer_name))
+        if known is None:
+            segment = self._segment(name)
+            writer = segment.writer(writer_name)
+            known = self._links[place[0], place[3], name, writer_name] = segment, writer, writer.link(place)
+        return known
+
     def _broken(
         self, rule: str, text: str, *places: Place | None, expected: object = None, actual: object = None
     ) -> Broken:
@@ -106,50 +117,51 @@ class SegmentFold:
 
     def _sent(self, place: Place, sent: Sent) -> Findings:
         name, writer_name, last, count, data, expected = sent
-        segment = self._segments.get(name) or self._segment(name)
-        writer = segment.writers.get(writer_name) or segment.writer(writer_name)
-        link = writer.links.get((place[0], place[3])) or writer.link(place)
+        segment, writer, link = self._links.get((place[0], place[3], name, writer_name)) or self._link(
+            place, name, writer_name
+        )
         if last > link.sent:
             link.sent = last
         if data is None:
             writer.unknown = True
             return _NOTHING
-        hashes = hashes_of(data)
+        hashes, size = hashes_of(data), len(data)
         if hashes is None:
             hashes = [hash(data)]
             segment.is_raw = True
-        broken: list[Broken] = []
-        first_number = last - count + 1
-        if link.set_ups == 1 and first_number <= link.stored:
-            text = f"the set-up answered {link.stored}, and the writer sends event {first_number} again"
-            broken.append(
-                self._broken("block-repeated", text, link.set_up, place, expected=link.stored + 1, actual=first_number)
-            )
-        if writer.numbers and last - count < writer.numbers[-1]:
-            old, different = writer.repeat(last, count, hashes)
-            if different >= 0 and not segment.is_raw:  # bytes without headers may be sent again in other portions
-                first = self._places[writer.sent[writer.append_with(different)]]
-                text = f"event {writer.numbers[different]} of writer {writer.name} was another event before"
-                broken.append(self._broken("number-reused", text, first, place))
+        broken = _NOTHING
+        if link.set_ups == 1 and last - count < link.stored:
+            stored, first = link.stored, last - count + 1
+            text = f"the set-up answered {stored}, and the writer sends event {first} again"
+            broken = [self._broken("block-repeated", text, link.set_up, place, expected=stored + 1, actual=first)]
+        if writer.newest > last - count:
+            old, broken = self._repeated(segment, writer, place, sent, hashes, broken)
             if old == count:
                 return broken
             if len(hashes) != count:
                 writer.unknown = True
                 return broken
-            hashes, count, size = hashes[old:], count - old, len(data) - end_of(data, old)
-        else:
-            size = len(data)
-            if segment.is_transient:
-                segment.take_chunk(data)
+            hashes, count, size = hashes[old:], count - old, size - end_of(data, old)
+        elif segment.is_transient:
+            segment.take_chunk(data)
         if expected is not None and expected >= 0:
             writer.expected[len(writer.lasts)] = expected
         writer.add(last, count, hashes, size, segment.low(place), self._places.add(place))
         return broken
 
+    def _repeated(
+        self, segment: SegmentState, writer: Written, place: Place, sent: Sent, hashes: list[int], broken: Findings
+    ) -> tuple[int, Findings]:
+        """Takes an append with numbers that were sent before; returns how many of its events these are."""
+        old, different = writer.repeat(sent.last, sent.events, hashes)
+        if different >= 0 and not segment.is_raw:  # bytes without headers may be sent again in other portions
+            first = self._places[writer.sent[writer.append_with(different)]]
+            text = f"event {writer.numbers[different]} of writer {writer.name} was another event before"
+            broken = [*broken, self._broken("number-reused", text, first, place)]
+        return old, broken
+
     def _set_up(self, place: Place, set_up: SetUp) -> Findings:
-        segment = self._segment(set_up.segment)
-        writer = segment.writer(set_up.writer)
-        link = writer.link(place)
+        _, writer, link = self._link(place, set_up.segment, set_up.writer)
         link.set_ups += 1
         link.set_up, link.stored = place, max(link.stored, set_up.stored)
         link.acked, link.length = NONE, -1
@@ -164,9 +176,9 @@ class SegmentFold:
 
     def _acked(self, place: Place, acked: Acked) -> Findings:
         name, writer_name, number, length, store, asked = acked
-        segment = self._segments.get(name) or self._segment(name)
-        writer = segment.writers.get(writer_name) or segment.writer(writer_name)
-        link = writer.links.get((place[0], place[3])) or writer.link(place)
+        segment, writer, link = self._links.get((place[0], place[3], name, writer_name)) or self._link(
+            place, name, writer_name
+        )
         broken: list[Broken] = []
         if number < link.acked:
             text = f"event {number} of writer {writer.name} is acknowledged after event {link.acked}"
@@ -183,13 +195,17 @@ class SegmentFold:
                 broken.append(self._broken("append-after-seal", text, segment.sealed, asked, place, actual=length))
             writer.latest = link, asked, place
         if length >= 0:
-            broken += self._length(segment, writer, link, place, acked)
-        confirmed = writer.acked
-        if not confirmed or number > confirmed[-1]:
-            confirmed.append(number)
-            writer.lengths.append(length)
-            writer.acks.append(self._places.add(place))
-            writer.stores.append(segment.store(store))
+            append = writer.append_of(number) if asked is not None else -1
+            low = link.length
+            if append >= 0 and writer.lows[append] > low:
+                low = writer.lows[append]
+            if length < low or writer.expected or 0 <= segment.final < length:
+                broken += self._wrong_length(segment, writer, append, low, place, acked)
+            if length > link.length:
+                link.length = length
+            segment.grow(length, place, store)
+        if number > writer.newest_acked:
+            writer.acknowledge(number, length, self._places.add(place), segment.store(store))
         if number > link.acked:
             link.acked = number
         if number > writer.stored:
@@ -207,40 +223,30 @@ class SegmentFold:
         text = f"writer {writer.name} has stored an append on another connection since its set-up on this one"
         return [self._broken("fenced-writer", text, link.set_up, acknowledged, asked, place)]
 
-    def _length(self, segment: SegmentState, writer: Written, link: Link, place: Place, acked: Acked) -> Findings:
-        """Judges the length that an acknowledgement names: that of the segment after the last append it covers."""
-        _, _, number, length, store, asked = acked
-        index = writer.append_of(number)
-        low, broken = link.length, []
-        if index >= 0 and asked is not None:
-            if writer.lows[index] > low:
-                low = writer.lows[index]
-            expected = writer.expected.get(index) if writer.expected else None
-            if expected is not None and length - writer.sizes[index] != expected:
-                start = length - writer.sizes[index]
-                text = f"a conditional append names offset {expected}, and is stored at {start}"
-                broken.append(
-                    self._broken("false-conditional-append", text, asked, place, expected=expected, actual=start)
-                )
-        if length < low:
-            if store and segment.length_store and store != segment.length_store:
-                text = f"{store} acknowledges length {length}, but {segment.length_store} had acknowledged {low}"
-                broken.append(
-                    self._broken("two-owners", text, segment.length_place, place, expected=low, actual=length)
-                )
-            else:
-                broken.append(self._shrinks(segment, low, length, place))
+    def _wrong_length(
+        self, segment: SegmentState, writer: Written, append: int, low: int, place: Place, acked: Acked
+    ) -> list[Broken]:
+        """Judges the length that an acknowledgement names: that of the segment after the last append it covers.
+
+        append: the index of that append, -1 if it is not known. low: the lowest length that is right.
+        """
+        _, _, _, length, store, asked = acked
+        broken = []
+        expected = writer.expected.get(append)
+        if expected is not None and length - writer.sizes[append] != expected:
+            start = length - writer.sizes[append]
+            text = f"a conditional append names offset {expected}, and is stored at {start}"
+            broken.append(self._broken("false-conditional-append", text, asked, place, expected=expected, actual=start))
+        if length < low and store and segment.length_store and store != segment.length_store:
+            text = f"{store} acknowledges length {length}, but {segment.length_store} had acknowledged {low}"
+            broken.append(self._broken("two-owners", text, segment.length_place, place, expected=low, actual=length))
+        elif length < low:
+            broken.append(self._shrinks(segment, low, length, place))
         if 0 <= segment.final < length:
             text = f"{segment.name} was sealed at length {segment.final}, and an append is acknowledged at {length}"
-            broken.append(
-                self._broken(
-                    "append-after-seal", text, segment.final_place, place, expected=segment.final, actual=length
-                )
-            )
-        if length > link.length:
-            link.length = length
-        segment.grow(length, place, store)
-        return broken or _NOTHING
+            places = segment.final_place, place
+            broken.append(self._broken("append-after-seal", text, *places, expected=segment.final, actual=length))
+        return broken
 
     def _shrinks(self, segment: SegmentState, low: int, length: int, place: Place) -> Broken:
         text = f"{segment.name} was {low} bytes long, and is {length} bytes long later"

@@ -39,6 +39,7 @@ class Written:
         firsts, lasts, sizes, lows, sent: of each append its first entry, its last number, its bytes, the length that
             the segment was known to have when it was first sent, and the place of that request.
         acked, lengths, acks: of each acknowledgement that covers new events: its number, length and place.
+        newest, newest_acked: the highest numbers that were sent and acknowledged.
         stored: the highest number that was acknowledged, or stored at a set-up.
         refused: numbers of refused appends. resent: numbers that were sent more than once.
         expected: the offsets of conditional appends, by their index; None if an append had several events.
@@ -57,6 +58,8 @@ class Written:
         "links",
         "lows",
         "name",
+        "newest",
+        "newest_acked",
         "numbers",
         "refused",
         "resent",
@@ -73,7 +76,7 @@ class Written:
         self.lasts, self.lows, self.acked, self.lengths = (array("q") for _ in range(4))
         self.firsts, self.sizes, self.sent, self.acks = (array("I") for _ in range(4))
         self.stores = array("H")
-        self.stored = NONE
+        self.newest = self.newest_acked = self.stored = NONE
         self.refused: set[int] = set()
         self.resent: set[int] = set()
         self.expected: dict[int, int | None] = {}
@@ -91,6 +94,7 @@ class Written:
 
     def add(self, last: int, count: int, hashes: list[int], size: int, low: int, place: int) -> None:
         """Adds an append, whose numbers are above all earlier numbers."""
+        self.newest = last
         self.firsts.append(len(self.hashes))
         if len(hashes) == 1:
             self.numbers.append(last)
@@ -104,13 +108,21 @@ class Written:
         self.lows.append(low)
         self.sent.append(place)
 
+    def acknowledge(self, number: int, length: int, place: int, store: int) -> None:
+        """Adds an acknowledgement that covers new events."""
+        self.newest_acked = number
+        self.acked.append(number)
+        self.lengths.append(length)
+        self.acks.append(place)
+        self.stores.append(store)
+
     def repeat(self, last: int, count: int, hashes: list[int]) -> tuple[int, int]:
         """Takes events whose numbers are not above all earlier numbers, except for the last events perhaps.
 
         Returns how many of them are old, and the index of an old event that was another event; -1 if all are the same.
         The number of a refused append may be used for another event.
         """
-        newest, different = self.numbers[-1], -1
+        newest, different = self.newest, -1
         old = range(last - count + 1, min(last, newest) + 1)
         for position, number in enumerate(old):
             index = bisect_left(self.numbers, number)

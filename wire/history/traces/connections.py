@@ -9,9 +9,8 @@ Memory holds the requests that wait, at most `MOST_WAITING`, and the connection'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
-from uuid import UUID
 
 from segstore.wire.blocks import frame_header
 from segstore.wire.codec import decode
@@ -20,10 +19,8 @@ from segstore.wire.commands import (
     AppendBlockEnd,
     AppendSetup,
     ConditionalAppend,
-    ConditionalBlockEnd,
     DataAppended,
     DeleteSegment,
-    SetupAppend,
 )
 from segstore.wire.errors import WireError
 from segstore.wire.history.facts import (
@@ -39,93 +36,75 @@ from segstore.wire.history.facts import (
     Waiting,
     segment_key,
 )
-from segstore.wire.history.traces.group_facts import OF_GROUPS, assignments
-from segstore.wire.history.traces.protocol import MOST_WAITING, TOO_MANY, ProtocolCheck
+from segstore.wire.history.traces.group_facts import assignments
+from segstore.wire.history.traces.protocol import APPENDS, ConnectionWriter, ProtocolCheck
 from segstore.wire.history.traces.register_facts import OF_REGISTERS
 from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, deleting
-from segstore.wire.protocol import Requests
 from segstore.wire.schema import Command
 from segstore.wire.trace import Direction, Record, RecordKind, unpack_data
 
-_APPENDS: Final = frozenset({AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd})
 _ANSWERED: Final = {**OF_SEGMENTS, **OF_REGISTERS}
 _PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
 _HEADER_BYTES: Final = 8
 _ANY: Final = (1 << 63) - 1
 """In place of the last number of appends that are not known."""
 UNRECORDED: Final = "the recording began after the set-up of the writer"
+_new: Final = tuple.__new__
 _FRAME: Final = RecordKind.FRAME
 _REQUEST: Final = Direction.REQUEST
 
 
-class _Writer:
-    """A writer whose set-up was requested on this connection.
-
-    id, name: its id as bytes and as text. key: of its segment's facts. has_group: whether the segment may hold the
-    state of a reader group.
-    """
-
-    __slots__ = ("has_group", "id", "key", "name", "segment")
-
-    def __init__(self, segment: str, writer_id: UUID) -> None:
-        self.segment = segment
-        self.id, self.name = writer_id.bytes, str(writer_id)
-        self.key = segment_key(segment)
-        self.has_group = OF_GROUPS in segment
-
-
-class ConnectionFold:
+class ConnectionFold(ProtocolCheck):
     """Follows the records of one connection, in order. key: ("connection", FILE:NUMBER)."""
 
     def __init__(self, key: Key) -> None:
-        self.key = key
-        self._start(is_whole=False, store="")
-
-    def _start(self, *, is_whole: bool, store: str) -> None:
-        self._check = ProtocolCheck(self.key, is_whole=is_whole)
-        self._requests: Requests[Waiting] = Requests()
-        self._writers: dict[int, _Writer] = {}
-        self._block: AppendBlock | None = None
-        self._store = store
+        super().__init__(key)
+        self._store = ""
         self._unrecorded = 0
         self._is_framed = True
         """Whether all requests so far form frames."""
 
-    def see(self, place: Place, record: Record) -> Iterable[Finding]:
+    def see(self, place: Place, record: Record) -> Sequence[Finding]:
         """Takes the next record; returns facts and broken rules."""
         _, _, direction, kind, data = record
         if kind is _FRAME:
             try:
                 command = decode(data, unknown="keep")
             except WireError as error:
-                return self._check.undecodable(place, record, error)
-            return self._request(place, command) if direction is _REQUEST else self._reply(place, command)
-        if kind is RecordKind.OPEN:
-            before = list(self.end())  # the number is used for a new connection
-            self._start(is_whole=True, store=str((unpack_data(record.data) or {}).get("store", "")))
-            return before
-        if kind is RecordKind.BYTES:
-            return (*self._check.loose_bytes(place, record), *self._loose_bytes(place, record))
-        return self._check.closed(record)
+                self._undecodable(place, record, error)
+            else:
+                if direction is _REQUEST:
+                    self._request(place, command)
+                else:
+                    self._replied(place, command)
+        elif kind is RecordKind.OPEN:  # the number is used for a new connection
+            self._end()
+            self._start(is_whole=True)
+            self._store = str((unpack_data(record.data) or {}).get("store", ""))
+        elif kind is RecordKind.BYTES:
+            self._loose_bytes(place, record)
+            self._may_append(place, record)
+        else:
+            self._close(record)
+        return self._take() if self._found else ()
 
-    def end(self) -> Iterator[Finding]:
-        """Yields what the records leave open."""
-        yield from self._check.end()
-        yield from self._unanswered()
+    def end(self) -> Sequence[Finding]:
+        """Returns what the records leave open."""
+        self._end()
+        return self._take()
+
+    def _take(self) -> list[Finding]:
+        found, self._found = self._found, []
+        return found
+
+    def _end(self) -> None:
+        super()._end()
         if self._unrecorded:
-            yield Open("lost-write", self.key, UNRECORDED, self._unrecorded)
-            self._unrecorded = 0
+            self._found.append(Open("lost-write", self.key, UNRECORDED, self._unrecorded))
+        self._unrecorded, self._is_framed = 0, True
 
-    def _unanswered(self) -> Iterator[Finding]:
-        """Yields facts of the requests that wait, and drops these."""
-        for waiting in self._requests:
-            make = _ANSWERED.get(type(waiting.command))
-            if make is not None:
-                yield from make(waiting.place, waiting, None)
-        self._requests = Requests()
-
-    def _loose_bytes(self, place: Place, record: Record) -> Iterator[Fact]:
-        """Makes the appends of all writers unknown, unless the bytes are the beginning of a frame, which no store
+    def _may_append(self, place: Place, record: Record) -> None:
+        """Makes the appends of all writers unknown, unless bytes are the beginning of a frame, which no store
         executes."""
         if record.direction is not _REQUEST:
             return
@@ -134,82 +113,66 @@ class ConnectionFold:
         is_cut = len(data) < _HEADER_BYTES or int.from_bytes(data[4:_HEADER_BYTES], "big") > len(data) - _HEADER_BYTES
         if not (is_first and is_cut):
             for writer in self._writers.values():
-                yield Fact(writer.key, place, Sent(writer.segment, writer.name, _ANY, 0, None))
+                if writer.key is not None:
+                    self._found.append(Fact(writer.key, place, Sent(writer.segment, writer.name, _ANY, 0, None)))
 
-    def _request(self, place: Place, command: Any) -> Sequence[Finding]:
-        findings = self._check.request(place, command)
-        kind = type(command)
-        if kind is AppendBlock:
-            self._block = command
-            return findings
-        waiting = Waiting(command, place)
-        if len(self._requests) >= MOST_WAITING:
-            findings = (*findings, *self._unanswered(), Open("lost-write", self.key, TOO_MANY))
-        if kind not in _APPENDS:
-            if kind is SetupAppend and command.writer_id.int not in self._writers:
-                self._add_writer(command.writer_id, command.segment)  # appends may follow before the reply
-            self._requests.add(command, waiting)
-            return (*findings, *deleting(waiting)) if kind is DeleteSegment else findings
-        block, self._block = self._block, None
-        writer = self._writers.get(command.writer_id.int)
-        if writer is None:
-            self._requests.add(command, waiting)
+    def _unanswered(self, request: Waiting) -> None:
+        make = _ANSWERED.get(type(request.command))
+        if make is not None:
+            self._found += make(request.place, request, None)
+
+    def _wait(self, place: Place, command: Any) -> None:
+        super()._wait(place, command)
+        if type(command) is DeleteSegment:
+            self._found += deleting(Waiting(command, place))
+
+    def _sent(
+        self, place: Place, writer: ConnectionWriter, command: Any, number: int, block: AppendBlock | None
+    ) -> None:
+        if writer.key is None:
             self._unrecorded += 1
-            return findings
-        sent = _sent(writer, command, block)
-        self._requests.add_appends(writer.id, [(sent[2], command.request_id)], waiting)
-        fact = Fact(writer.key, place, sent)
-        return (*findings, fact) if findings else (fact,)
+            return
+        count, expected = 1, None
+        if type(command) is AppendBlockEnd:
+            count, data = command.num_events, _data_of(command, block)
+        elif type(command) is ConditionalAppend:
+            data = frame_header(len(command.event.data)) + command.event.data
+            expected = command.expected_offset
+        else:
+            data, expected = bytes(command.data), command.expected_offset
+        sent = _new(Sent, (writer.segment, writer.name, number, count, data, expected))
+        self._found.append(_new(Fact, (writer.key, place, sent)))
 
-    def _reply(self, place: Place, command: Command) -> Sequence[Finding]:
-        if type(command) is DataAppended:
-            writer = self._writers.get(command.writer_id.int)
-            writer_id = command.writer_id.bytes if writer is None else writer.id
-            answered = self._requests.acknowledged(writer_id, command.event_number)
-            findings = self._check.reply(place, command, answered)
-            if writer is not None:
-                asked = answered[-1].place if answered else None
-                length = command.current_segment_write_offset
-                acked = Acked(writer.segment, writer.name, command.event_number, length, self._store, asked)
-                fact = Fact(writer.key, place, acked)
-                if not writer.has_group:
-                    return (*findings, fact) if findings else (fact,)
-                steps = (step for append in answered for step in assignments(place, writer.segment, append))
-                return (*findings, fact, *steps)
-            return findings
-        answered = self._requests.answered(command)
-        findings = self._check.reply(place, command, answered)
-        return (*findings, *self._answered(place, answered[-1], command)) if answered else findings
+    def _replied(self, place: Place, command: Any) -> None:
+        answered = self._reply(place, command)
+        if type(command) is not DataAppended:
+            if answered:
+                self._found += self._facts(place, answered[-1], command)
+            return
+        writer = self._writers[command.writer_id.int]
+        if writer.key is None:
+            return
+        asked = answered[-1].place if answered else None
+        length = command.current_segment_write_offset
+        acked = _new(Acked, (writer.segment, writer.name, command.event_number, length, self._store, asked))
+        self._found.append(_new(Fact, (writer.key, place, acked)))
+        if writer.has_group:
+            self._found += (step for append in answered for step in assignments(place, writer.segment, append))
 
-    def _answered(self, place: Place, request: Waiting, reply: Command) -> Iterable[Finding]:
+    def _facts(self, place: Place, request: Waiting, reply: Command) -> Iterable[Finding]:
         if isinstance(reply, AppendSetup):
-            writer = self._add_writer(reply.writer_id, reply.segment)
-            return [Fact(writer.key, place, SetUp(reply.segment, writer.name, reply.last_event_number, request.place))]
+            writer = self._writer(reply.writer_id)
+            writer.name_segment(reply.segment)
+            set_up = SetUp(reply.segment, writer.name, reply.last_event_number, request.place)
+            return [Fact(segment_key(reply.segment), place, set_up)]
         append = request.command
-        if type(append) in _APPENDS:
-            failed = self._writers.get(append.writer_id.int)
-            if failed is None:
-                return ()
+        if type(append) in APPENDS:
+            failed = self._writer(append.writer_id)
             number = append.last_event_number if isinstance(append, AppendBlockEnd) else append.event_number
-            return [Fact(failed.key, place, Refused(failed.segment, failed.name, number))]
+            refused = Refused(failed.segment, failed.name, number)
+            return () if failed.key is None else [Fact(failed.key, place, refused)]
         make = _ANSWERED.get(type(append))
         return () if make is None else make(place, request, reply)
-
-    def _add_writer(self, writer_id: UUID, segment: str) -> _Writer:
-        writer = self._writers[writer_id.int] = _Writer(segment, writer_id)
-        return writer
-
-
-def _sent(writer: _Writer, command: Any, block: AppendBlock | None) -> Sent:
-    segment, name = writer.segment, writer.name
-    if type(command) is AppendBlockEnd:
-        data = _data_of(command, block if block is not None and block.writer_id.int == command.writer_id.int else None)
-        return Sent(segment, name, command.last_event_number, command.num_events, data)
-    if isinstance(command, ConditionalAppend):
-        data = frame_header(len(command.event.data)) + command.event.data
-    else:
-        data = bytes(command.data)
-    return Sent(segment, name, command.event_number, 1, data, command.expected_offset)
 
 
 def _data_of(end: AppendBlockEnd, block: AppendBlock | None) -> bytes | None:

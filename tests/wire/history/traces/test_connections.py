@@ -17,7 +17,7 @@ from segstore.wire.commands import (
 )
 from segstore.wire.history import Fact, Key, placed
 from segstore.wire.history.facts import Acked, Changed, Lost, Refused, Sent, SetUp
-from segstore.wire.history.traces import connections
+from segstore.wire.history.traces import protocol
 from segstore.wire.history.traces.connections import ConnectionFold
 from segstore.wire.trace import Direction, Record, RecordKind
 from tests.wire.history.traces.support import facts_of
@@ -69,7 +69,7 @@ def test_bytes_that_form_no_frame_may_hold_appends_unless_a_frame_is_cut_off() -
 
 
 def test_too_many_pending_requests_become_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST_WAITING", 2)
+    monkeypatch.setattr(protocol, "MOST_WAITING", 2)
     requests = (TruncateSegment(number, SEGMENT, number, "") for number in (1, 2, 3))
     facts = facts_of(*requests, SegmentTruncated(1, SEGMENT), SegmentTruncated(3, SEGMENT))
     assert [(type(fact.value), fact.value.offset) for fact in facts] == [(Lost, 1), (Lost, 2), (Changed, 3)]

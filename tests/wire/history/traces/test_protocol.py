@@ -12,12 +12,15 @@ import pytest
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
+    AppendSetup,
     AuthTokenCheckFailed,
+    DataAppended,
     KeepAlive,
     MergeSegments,
     ReadSegment,
     SegmentAttributeUpdated,
     SegmentRead,
+    SetupAppend,
 )
 from segstore.wire.history import RULES, Verdicts, judge, placed
 from segstore.wire.history.traces import protocol
@@ -77,7 +80,27 @@ def alive_in_a_block(scene: Scene) -> None:
     scene.ask(AppendBlockEnd(writer, 50, b"", 1, 1, 7))
 
 
-@pytest.mark.parametrize("play", [token_refused, merge_refused, alive_in_a_block])
+def id_of_a_covered_append_used_again(scene: Scene) -> None:
+    writer = scene.writer("s")
+    covered = scene.append(writer, 1)
+    scene.ack(scene.append(writer, 2), writer, 2)
+    scene.ask(ReadSegment("s", 0, 1, "", covered))
+    scene.reply(SegmentRead("s", 0, False, False, b"", covered))
+
+
+def set_up_again(scene: Scene) -> None:
+    """A writer has one request id, also when it sets itself up again because a reply is lost."""
+    writer = UUID(int=1)
+    scene.ask(SetupAppend(7, writer, "s", ""))
+    for _ in range(2):
+        scene.ask(SetupAppend(7, writer, "s", ""))
+        scene.reply(AppendSetup(7, "s", writer, 0))
+        scene.ask(AppendBlock(writer, bytes(50)))
+        scene.ask(AppendBlockEnd(writer, 50, b"", 1, 1, 7))
+    scene.reply(DataAppended(7, writer, 1, 0, 50))
+
+
+@pytest.mark.parametrize("play", [token_refused, merge_refused, alive_in_a_block, set_up_again, id_of_a_covered_append_used_again])
 def test_a_right_connection_breaks_no_rule(play: Callable[[Scene], None]) -> None:
     scene = Scene(1)
     play(scene)
