@@ -80,7 +80,7 @@ def alive_in_a_block(scene: Scene) -> None:
     scene.ask(AppendBlockEnd(writer, 50, b"", 1, 1, 7))
 
 
-def id_of_a_covered_append_used_again(scene: Scene) -> None:
+def covered_id_again(scene: Scene) -> None:
     writer = scene.writer("s")
     covered = scene.append(writer, 1)
     scene.ack(scene.append(writer, 2), writer, 2)
@@ -100,7 +100,7 @@ def set_up_again(scene: Scene) -> None:
     scene.reply(DataAppended(7, writer, 1, 0, 50))
 
 
-@pytest.mark.parametrize("play", [token_refused, merge_refused, alive_in_a_block, set_up_again, id_of_a_covered_append_used_again])
+@pytest.mark.parametrize("play", [token_refused, merge_refused, alive_in_a_block, set_up_again, covered_id_again])
 def test_a_right_connection_breaks_no_rule(play: Callable[[Scene], None]) -> None:
     scene = Scene(1)
     play(scene)
