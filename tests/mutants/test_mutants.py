@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
@@ -11,10 +12,11 @@ import pytest
 
 from segstore.client.errors import ClientError
 from segstore.explore import explore
+from segstore.wire.history import RULES
 from tests.mutants.mutant import Mutant, judged
 from tests.mutants.of_client import CLIENT
 from tests.mutants.of_store import STORE
-from tests.mutants.scenarios import SCENARIOS
+from tests.wire.history.support import broken
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -34,21 +36,47 @@ def silent() -> Iterator[None]:
 
 
 async def test_scenarios_break_no_rule_without_a_mutant() -> None:
-    for scenario in SCENARIOS:
-        for fault in {mutant.fault for mutant in MUTANTS if mutant.scenario is scenario} | {""}:
-            run, verdicts = await judged(scenario, fault, timeout_s=20.0)
-            assert (run.error, run.is_hung, verdicts.broken) == (None, False, []), (scenario, fault)
+    without_fault = {(mutant.scenario, "", mutant.stores) for mutant in MUTANTS}
+    for setting in without_fault | {(mutant.scenario, mutant.fault, mutant.stores) for mutant in MUTANTS}:
+        run, verdicts = await judged(*setting, timeout_s=20.0)
+        assert (run.error, run.is_hung, verdicts.broken) == (None, False, []), setting
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 async def test_a_mutant_is_found_under_its_rule(mutant: Mutant) -> None:
     with mutant.planted():
-        _, verdicts = await judged(mutant.scenario, mutant.fault)
+        _, verdicts = await judged(mutant.scenario, mutant.fault, mutant.stores)
     assert mutant.rule in verdicts.by_rule, verdicts
 
 
 def test_each_mutant_has_a_name_of_its_own() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= MUTANTS_LEAST
+
+
+def poll(reader: str, *events: object, more: str = "") -> str:
+    return f'{reader} poll {{"segment": "s"{more}}} → ok {{"events": {json.dumps(events)}}}\n'
+
+
+FIRST, SECOND, GROUP, KEY = (0, "a"), (5, "b"), ', "group": "g"', ', "stream": "x", "key": "k"'
+HISTORIES = {
+    "key-order": "".join(f'w send {{"segment": "s", "event": "{event}"{KEY}}}\n' for event in "ab")
+    + poll("r", "b", more=KEY)
+    + poll("r", "a", more=KEY),
+    "poll-skip": 'w send {"segment": "s", "event": "b"} → ok {"offset": 5}\n' + poll("r", FIRST, (9, "c")),
+    "nonmonotonic-poll": poll("r", FIRST, SECOND, FIRST),
+    "read-twice": poll("a", FIRST, more=GROUP) + poll("b", FIRST, more=GROUP),
+    "unread-below-checkpoint": 'm checkpoint {"group": "g", "name": "c", "positions": {"s": 9}}\n'
+    + poll("r", FIRST, more=GROUP),
+    "window-over-event": 'w note-time {"stream": "x", "timestamp": 100}\nr window {"stream": "x", "lower": 120}\n',
+}
+"""Of rules that are judged in users' histories only: histories that break them."""
+
+
+def test_each_rule_has_a_mutant_or_a_history() -> None:
+    assert {mutant.rule for mutant in MUTANTS} == RULES.keys() - HISTORIES.keys()
+    for rule, history in HISTORIES.items():
+        assert RULES[rule].judged_in == "histories"
+        assert broken(history)[rule] == 1, rule
 
 
 class _Found(Exception):
@@ -66,13 +94,13 @@ async def explored(mutant: Mutant) -> tuple[int, bool]:
         with suppress(ClientError):  # a client that fails in its good run is not explored
             await mutant.scenario(mock)
 
-    good = await explore(client, failures=(), timeout_s=TIMEOUT_S)
+    good = await explore(client, failures=(), timeout_s=TIMEOUT_S, stores=mutant.stores)
     requests = sum(len(alike.points) for alike in good.classes)
     if any(mutant.rule in finding.kinds for finding in good.findings):
         return requests, True
     is_found = False
     try:
-        await explore(client, timeout_s=TIMEOUT_S, tell=tell)
+        await explore(client, timeout_s=TIMEOUT_S, stores=mutant.stores, tell=tell)
     except* _Found:
         is_found = True
     return requests, is_found
