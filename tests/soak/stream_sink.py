@@ -346,7 +346,8 @@ def main() -> int:
                         file=sys.stderr,
                     )
         alarms = alarms_in(trace)
-    print(*alarms, sep="\n", file=sys.stderr)
+    for alarm in alarms:
+        print(alarm, file=sys.stderr)
     did = ", ".join(f"{number} × {what}" for what, number in sorted(total.items()))
     print(f"{count:,} rows over {asked.seeds} seeds in {time.monotonic() - start:.0f} s, {wrong} seeds wrong; {did}")
     return int(bool(wrong or alarms))

@@ -389,7 +389,8 @@ def main() -> int:
                     failures.append(failure)
                     print(f"seed {number}: {type(failure).__name__}: {failure}", file=sys.stderr, flush=True)
         alarms = [alarm for trace in traces for alarm in alarms_in(trace)]
-    print(*alarms, sep="\n", file=sys.stderr)
+    for alarm in alarms:
+        print(alarm, file=sys.stderr)
     did = ", ".join(f"{count} × {what}" for what, count in sorted(soak.did.items()))
     print(
         f"{soak.events:,} events over {asked.seeds} seeds in {soak.seconds:.0f} s, {soak.wrong} seeds wrong, "
