@@ -53,7 +53,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
     "byte_streams.large": {"size": 5_000_000},
     "transactions.large": {"scope": "a", "stream": "s", "keys": 20, "per_key": 50},
 }
-"""Those that use a cluster of their own, and their arguments."""
+"""Scenarios with a cluster of their own, and their arguments."""
 
 LEASE_MS = 92_000
 """The client asks for 90 s and pings about every 90 s."""
