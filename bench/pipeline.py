@@ -48,7 +48,6 @@ START_NS: Final = 1_760_000_000_000_000_000
 TOKEN: Final = "eyJhbGciOiJIUzUxMiJ9." + "c2VnbWVudHN0b3Jl" * 6 + ".c2ln"
 
 PLAIN, BY_COLUMN, JUDGED, SPARK = "one by one", "by column", "and judging", "Spark, local[2]"
-"""The number of exchanges and of broken rules."""
 
 
 def run(effort: Effort) -> Report:
@@ -100,13 +99,13 @@ def _decoding(trace: str, effort: Effort) -> Times:
         maker = BatchMaker(RowMaker(select()))
         _drain(batch for piece in pieces for found in read_piece(piece) for batch in maker.batches(found))
 
+    def judged() -> None:
+        if broken := judge(records_of([trace], [], set())).broken:
+            raise RuntimeError(broken[0].text)
+
     clock = time.process_time
     by_column()
-    work: dict[str, Callable[[], object]] = {
-        PLAIN: plain,
-        BY_COLUMN: by_column,
-        JUDGED: lambda: judge(records_of([trace], [], set())),
-    }
+    work: dict[str, Callable[[], object]] = {PLAIN: plain, BY_COLUMN: by_column, JUDGED: judged}
     contenders = {name: partial(_timed, run, clock) for name, run in work.items()}
     return take_turns(contenders, max(2, effort.rounds // 2))
 

@@ -23,6 +23,7 @@ from typing import Final
 
 from bench.harness import Effort, Report, Times, take_turns
 from bench.processes import ROOT, Serving, baseline, serving, tapping
+from segstore.check import check
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -143,7 +144,7 @@ def tap(effort: Effort) -> Report:
                 ports = dict(zip(ways, (store.port, plain.port, recording.port, ruled.port, asked.port), strict=True))
                 count, send = (one_at_a_time if load is SINGLE else pipelined)(load, effort)
                 times = _warm_turns({name: _seconds(port, send) for name, port in ports.items()}, effort)
-            trace.unlink()
+            _judge(trace)
             ratios = {name: times.ratio(name, "direct") for name in ways[1:]}
             if goal is not None:
                 report.add(f"{load.name}: time through a tap, of direct", ratios[ways[1]], goal, at_most=True)
@@ -187,7 +188,7 @@ def recording(effort: Effort) -> Report:
                 cells.append(f"{ratio:.2f}")
                 cells += [f"{times.median(way) / count * 1e6:.2f}" for way in ("without", "with")]
             rows.append(tuple(cells))
-            file.unlink()
+            _judge(file)
     heading = ["load", "bytes of the trace an append"]
     for what in ("store", "store with an HTTP port", "tap with an HTTP port"):
         heading += [
@@ -204,6 +205,14 @@ def _folder() -> Iterator[Path]:
     RESULTS.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=RESULTS) as name:
         yield Path(name)
+
+
+def _judge(trace: Path) -> None:
+    """Judges a trace, and deletes it."""
+    report = check([trace])
+    if report.broken or report.skipped:
+        raise RuntimeError(report.text())
+    trace.unlink()
 
 
 def _warm_turns(contenders: dict[str, Callable[[], float]], effort: Effort, rounds: int = 2) -> Times:

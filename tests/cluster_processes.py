@@ -71,6 +71,8 @@ class Serving:
         self.options = options
         self.log = log
         self.announced: dict[str, str | None] = {}
+        self.is_recorded = False
+        """Whether each of its lives is recorded, beside its log."""
         self._process: Popen[bytes] | None = None
 
     @property
@@ -99,6 +101,9 @@ class Serving:
         addresses = [self.announced.get(part) for part in ("segment_store", "controller")]
         ports = [str(lasting_port()) if address is None else address.rpartition(":")[2] for address in addresses]
         command = [sys.executable, "-m", "segstore", "serve", "--announce", "json", *self.options]
+        if self.is_recorded:
+            lives = len(list(self.log.parent.glob("*.wtrace")))
+            command += ["--record", str(self.log.with_name(f"{self.log.stem}-{lives}.wtrace"))]
         with self.log.open("ab") as log:
             self._process = Popen(
                 [*command, "--port", ports[0], "--controller-port", ports[1]], stdout=PIPE, stderr=log

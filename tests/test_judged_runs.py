@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from segstore.traces.files import TraceFile
-from tests.soak.judged_runs import alarms, recorded_run
+from tests.soak.judged_runs import alarms, alarms_in, recorded_run
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -15,8 +14,7 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 def test_traces_of_the_reference_break_no_rule() -> None:
     fixtures = Path(__file__).parent.parent / "fixtures"
     for trace in sorted((*fixtures.glob("reference/*.jsonl"), *fixtures.glob("traces/*.jsonl"))):
-        with TraceFile(trace) as file:
-            assert alarms(list(file.records())) == [], trace
+        assert alarms_in(trace) == [], trace
 
 
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 23))])

@@ -22,12 +22,16 @@ FAULTS = {
 
 
 class Mutant(NamedTuple):
-    """A defect. plant: patches classes. fault: a name of `FAULTS` under which the defect shows; "" for none."""
+    """A defect. plant: patches classes. fault: a name of `FAULTS` under which the defect shows; "" for none.
+
+    stores: the number of stores of the scenario's cluster.
+    """
 
     plant: Callable[[Patch], None]
     rule: str
     scenario: Client
     fault: str = ""
+    stores: int = 1
 
     @property
     def name(self) -> str:
@@ -44,17 +48,17 @@ class Mutant(NamedTuple):
 class Planted(list[Mutant]):
     """A list of mutants, to which the functions that plant them are added by a decorator."""
 
-    def mutant(self, rule: str, scenario: Client, fault: str = "") -> Callable[..., Any]:
+    def mutant(self, rule: str, scenario: Client, fault: str = "", **more: Any) -> Callable[..., Any]:
         """Returns a decorator; the arguments are those of `Mutant`."""
 
         def add(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
-            self.append(Mutant(plant, rule, scenario, fault))
+            self.append(Mutant(plant, rule, scenario, fault, **more))
             return plant
 
         return add
 
 
-async def judged(scenario: Client, fault: str = "", timeout_s: float = 3.0) -> tuple[Run, Verdicts]:
+async def judged(scenario: Client, fault: str = "", stores: int = 1, *, timeout_s: float = 3.0) -> tuple[Run, Verdicts]:
     """Runs a scenario on a fresh cluster, and judges the run."""
 
     async def with_fault(mock: Any) -> None:
@@ -62,5 +66,5 @@ async def judged(scenario: Client, fault: str = "", timeout_s: float = 3.0) -> t
             mock.faults.add(**FAULTS[fault])
         await scenario(mock)
 
-    run = await run_once(ExplorerSetting(with_fault, timeout_s=timeout_s))
+    run = await run_once(ExplorerSetting(with_fault, timeout_s=timeout_s, stores=stores))
     return run, judge(placed(run.records, "run"))

@@ -15,11 +15,12 @@ from segstore.client.groups.state import Draft
 from segstore.client.segment.conditional import ConditionalWriter
 from segstore.client.segment.reader import SegmentReader
 from segstore.client.segment.writer import SegmentWriter
-from segstore.wire import AppendBlock, AppendBlockEnd, AppendSetup, Command, SegmentRead, encode
+from segstore.wire import AppendBlock, AppendBlockEnd, AppendSetup, Command, KeepAlive, SegmentRead, SetupAppend, encode
 from segstore.wire.blocks import EVENT_HEADER_BYTES
 from segstore.wire.reader_groups import AcquireSegment, GroupState, UpdateDistance, state
 from tests.mutants import scenarios
 from tests.mutants.mutant import Patch, Planted
+from tests.server.support import Peer
 
 CLIENT = Planted()
 mutant = CLIENT.mutant
@@ -91,6 +92,17 @@ def sends_a_reply(patch: Patch) -> None:
     patch(SegmentReader, "_ask", replied)
 
 
+@mutant("frames-only", scenarios.fenced)
+def closes_in_the_middle_of_a_frame(patch: Patch) -> None:
+    close = Peer.close
+
+    async def half(self: Peer) -> None:
+        self.send_bytes(encode(KeepAlive())[:4])
+        await close(self)
+
+    patch(Peer, "close", half)
+
+
 def sends(patch: Patch, change: Callable[[AppendBlock, AppendBlockEnd], Iterable[Command]]) -> None:
     """Sends what `change` makes of the block and the end of an append, of a writer's third event."""
     frames = outbox.frames_of_append
@@ -116,6 +128,11 @@ def appends_without_a_set_up(patch: Patch) -> None:
 @mutant("writer-mismatch", scenarios.writer)
 def ends_a_block_of_another_writer(patch: Patch) -> None:
     sends(patch, lambda block, end: (block, replace(end, writer_id=OTHER)))
+
+
+@mutant("flow-reuse", scenarios.writer)
+def sets_up_a_second_writer_on_its_flow(patch: Patch) -> None:
+    sends(patch, lambda block, end: (block, end, SetupAppend(end.request_id, OTHER, "a/s/0.#epoch.0", "")))
 
 
 @mutant("block-open", scenarios.writer)

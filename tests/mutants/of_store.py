@@ -13,13 +13,16 @@ from msgspec.structs import replace
 from segstore.server.connection import service
 from segstore.server.connection.session import Session
 from segstore.server.controller.streams.transactions import Transactions, TransactionStatus
-from segstore.server.store import BadAttribute, Container
+from segstore.server.recording import RecordedConnection
+from segstore.server.store import BadAttribute, Container, SegmentStore
 from segstore.server.store import operations as op
 from segstore.server.store.errors import KeyBadVersion
 from segstore.server.store.segment import Segment
 from segstore.server.store.tables import TableSegment
 from segstore.wire import AppendSetup, DataAppended, Hello, KeepAlive, SegmentRead, SegmentSealed, SetupAppend, encode
 from segstore.wire.commands import StreamSegmentInfo
+from segstore.wire.names import container_of
+from segstore.wire.trace import Direction
 from tests.mutants import scenarios
 from tests.mutants.mutant import Patch, Planted
 
@@ -52,7 +55,7 @@ def stores(patch: Patch, change: Change) -> None:
     store, counts = Segment.append, dict[str, int]()
 
     def append(self: Segment, writer: bytes, rows: Sequence[Any], now_ms: int, decided: bool = False) -> None:
-        if not writer or not self.name.startswith("a/s/"):
+        if not writer or not self.name.startswith(("a/s/", "scope/")):
             store(self, writer, rows, now_ms, decided)
             return
         counts[self.name] = number = 1 if not self.length else counts.get(self.name, 0) + 1
@@ -154,6 +157,26 @@ def stores_a_large_event_without_its_end(patch: Patch) -> None:
             (writer, without_data(rows) if number == 3 and "#transient" in segment else rows)
         ],
     )
+
+
+@mutant("gap", scenarios.unanswered)
+def drops_an_append_and_acknowledges_none(patch: Patch) -> None:
+    stores(patch, lambda number, _, writer, rows: [(writer, without_data(rows) if number == 2 else rows)])
+    acknowledges(patch, lambda ack: ())
+
+
+@mutant("two-owners", scenarios.two_stores, stores=2)
+def serves_a_container_of_another_store(patch: Patch) -> None:
+    container_for = SegmentStore.container_for
+
+    def own(self: SegmentStore, name: str) -> Container:
+        if not self.owns(name):
+            self.own(container_of(name, self.container_count)).create_segment(
+                name, scale_type=0, target_rate=0, rollover_size=0, now_ms=0
+            )
+        return container_for(self, name)
+
+    patch(SegmentStore, "container_for", own)
 
 
 @mutant("append-after-seal", scenarios.after_seal)
@@ -518,3 +541,14 @@ def sends_a_request(patch: Patch) -> None:
 @mutant("hello-first", scenarios.fenced)
 def sends_its_hello_late(patch: Patch) -> None:
     replies(patch, instead(Hello, lambda command: (KeepAlive(), command)))
+
+
+@mutant("after-close", scenarios.fenced)
+def replies_after_a_close(patch: Patch) -> None:
+    sent = RecordedConnection.sent
+
+    def late(self: RecordedConnection, parts: Any) -> None:
+        self.closed(Direction.REPLY, "")
+        sent(self, parts)
+
+    patch(RecordedConnection, "sent", late)

@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+from uuid import UUID
 
 from segstore.client import Client, GroupReader, Revision, TableConfig, connect
 from segstore.client.errors import BadKeyVersion, NoSuchKey
-from segstore.wire.commands import GetStreamSegmentInfo, SealSegment, TruncateSegment
+from segstore.wire.commands import AppendSetup, GetStreamSegmentInfo, SealSegment, SegmentRead, TruncateSegment
 from tests.seeds.large_events import big, small
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, read, set_up, until
 
@@ -223,7 +224,21 @@ async def fenced(mock: Any) -> None:
         await one.ask(append(3, data))
 
 
-SCENARIOS = (
-    *(writer, writers, after_seal, transactions, in_transactions, open_transaction),
-    *(large_event, table, revisions, group, truncation, fenced, hand_over),
-)
+async def unanswered(mock: Any) -> None:
+    """A raw client that reads what it appends without waiting for acknowledgements."""
+    async with await Peer.connect(mock) as peer:
+        await peer.ask(HELLO, create(), set_up())
+        peer.send(*(append(number, bytes(7) + b"\x04dat%d" % number) for number in (1, 2, 3)), read(0, 36))
+        while (replies := await peer.receive()) and not isinstance(replies[0], SegmentRead):
+            pass
+
+
+async def two_stores(mock: Any) -> None:
+    """Raw clients that append to a segment through its owner and through another store."""
+    owner, other = sorted(mock.stores, key=lambda store: not store.store.owns(SEGMENT))
+    for number, store, first in ((1, owner, (HELLO, create())), (2, other, (HELLO,))):
+        async with await Peer.connect(store.address) as peer:
+            writer = UUID(int=number)
+            replies = await peer.ask(*first, set_up(writer_id=writer))
+            if isinstance(replies[-1], AppendSetup):
+                await peer.ask(append(1, bytes(7) + b"\x04dat%d" % number, writer))

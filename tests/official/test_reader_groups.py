@@ -43,25 +43,32 @@ async def test_a_deleted_group_can_be_made_again_under_its_name() -> None:
 
 
 async def test_readers_in_two_processes_share_the_segments_of_a_group() -> None:
-    """The client gives up segments to a reader that came later after ten seconds, not before."""
-    where: dict[str, Any] = {"scope": "a", "stream": "s"}
     async with MockCluster(2, watched=False) as cluster:
-        await make_stream(cluster, "a", "s", 4)
-        async with (
-            OfficialClient(uri(cluster), "groups.share", **where, name="first") as first,
-            OfficialClient(uri(cluster), "groups.share", **where, name="second") as second,
-            OfficialClient(uri(cluster), "groups.write_until_told", **where, keys=12) as writer,
-            asyncio.TaskGroup() as tasks,
-        ):
-            sharing = [Sharing(each) for each in (first, second)]
-            results = [tasks.create_task(each.result()) for each in sharing]
-            await writer.said("writing")
-            await eventually(lambda: min(each.count for each in sharing) >= 100, "both have segments")
-            writer.go_on()
-            written = await writer.result()
-            await all_is_read(cluster, sharing, written)
-            read = [await result for result in results]
-    assert sorted(read[0] + read[1]) == list(range(written))
+        read, written = await read_by_two(cluster)
+    assert read == list(range(written))
+
+
+async def read_by_two(cluster: MockCluster) -> tuple[list[int], int]:
+    """Returns the numbers that two readers of a group read, sorted, and how many were written.
+
+    The client gives up segments to a reader that came later after ten seconds, not before.
+    """
+    where: dict[str, Any] = {"scope": "a", "stream": "s"}
+    await make_stream(cluster, "a", "s", 4)
+    async with (
+        OfficialClient(uri(cluster), "groups.share", **where, name="first") as first,
+        OfficialClient(uri(cluster), "groups.share", **where, name="second") as second,
+        OfficialClient(uri(cluster), "groups.write_until_told", **where, keys=12) as writer,
+        asyncio.TaskGroup() as tasks,
+    ):
+        sharing = [Sharing(client) for client in (first, second)]
+        results = [tasks.create_task(reader.result()) for reader in sharing]
+        await writer.said("writing")
+        await eventually(lambda: min(reader.count for reader in sharing) >= 100, "both have segments")
+        writer.go_on()
+        written = await writer.result()
+        await all_is_read(cluster, sharing, written)
+        return sorted([number for result in results for number in await result]), written
 
 
 class Sharing:

@@ -4,9 +4,11 @@
 
 Rounds follow each other, drawn from a seed that is printed: streams are written and read while they are scaled and
 connections are cut, transactions are committed across scales, clients are killed in the middle of transactions and
-large events. After each round every event must have been read once and in the order of its key, and the server must
-hold no transient segment and no transaction of a killed client, and no more tasks and descriptors than after the first
-rounds. Beside them one transaction is kept open for longer than its lease, which the client's pings prolong.
+large events, and byte streams, transactions and reader groups are used while replies are late. Each round is recorded
+and judged: the recording of a broken rule stays. After each round every event must have been read once and in the order
+of its key, and the server must hold no transient segment and no transaction of a killed client, and no more tasks and
+descriptors than after the first rounds. Beside them one transaction is kept open for longer than its lease, which the
+client's pings prolong.
 
 Exit status 1 at the first thing that is not as it should be, with the seed to run it again.
 """
@@ -18,11 +20,19 @@ import asyncio
 import os
 import random
 import resource
+import shutil
 import sys
+import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
+from segstore.check import check
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
+from segstore.traces.files import FileRecorder
 from tests.official.client import OfficialClient, run
 from tests.official.support import (
     Held,
@@ -35,6 +45,15 @@ from tests.official.support import (
     transient_segments,
     uri,
 )
+from tests.official.test_reader_groups import read_by_two
+
+SCENARIOS: dict[str, dict[str, Any]] = {
+    **{name: {} for name in ("events.basics", "byte_streams.life", "transactions.life")},
+    **{f"groups.{name}": {} for name in ("hand_over", "positions", "several_streams", "made_again")},
+    "byte_streams.large": {"size": 5_000_000},
+    "transactions.large": {"scope": "a", "stream": "s", "keys": 20, "per_key": 50},
+}
+"""Scenarios with a cluster of their own, and their arguments."""
 
 LEASE_MS = 92_000
 """The client asks for 90 s and pings about every 90 s."""
@@ -52,7 +71,24 @@ class Soak:
         self.short = short
         self.chance = chance
         self.number = 0
-        self.events = 0
+        self.events = self.records = 0
+
+    @asynccontextmanager
+    async def judged(self, *clusters: MockCluster) -> AsyncIterator[None]:
+        """Records clusters, and expects that no rule is broken."""
+        folder = Path(tempfile.mkdtemp(prefix="segstore-soak-"))
+        recorders = []
+        for number, cluster in enumerate(clusters):
+            recorders.append(FileRecorder(folder / f"{number}.wtrace", recorder="make soak", wire_version=17))
+            for store in cluster.stores:
+                store.hub.recorder = recorders[-1]
+        yield
+        for recorder in recorders:
+            recorder.close()
+            report = await asyncio.to_thread(check, [recorder.path])  # the clients ping meanwhile
+            expect(not report.broken and not report.skipped, report.text())
+            self.records += report.verdicts.records
+        shutil.rmtree(folder)
 
     async def _disturb(self, stream: str) -> None:
         """Cut connections and scale a stream, for ever."""
@@ -127,12 +163,25 @@ class Soak:
         await run(uri(self.cluster), "events.churn", scope="soak", rounds=3, name=f"churn{self.number}-")
         return "three streams"
 
-    async def settle(self) -> Held:
-        """Wait until nothing is left of a round; give what the server holds."""
+    async def on_a_new_cluster(self) -> str:
+        """A scenario, or two readers of a group, while replies are late or not."""
+        name = self.chance.choice(("two readers", *SCENARIOS))
+        latency = self.chance.choice((0, 0, 5, 30))
+        async with MockCluster(2) as cluster, self.judged(cluster):
+            if latency:
+                cluster.faults.toxics.add("latency", latency=latency, jitter=latency)
+            if name in SCENARIOS:
+                await run(uri(cluster), name, **SCENARIOS[name])
+            else:
+                read, written = await read_by_two(cluster)
+                expect(read == list(range(written)), f"{len(read)} of {written} events are read")
+        return f"{name}, replies {latency} ms late"
+
+    async def settle(self) -> None:
+        """Wait until nothing is left of a round."""
         for cluster in (self.cluster, self.short):
             await eventually(lambda: not transient_segments(cluster), "transient segments are gone")  # noqa: B023
         await eventually(lambda: not any(store.hub.connections for store in self.short.stores), "connections are gone")
-        return Held.now()
 
 
 def expect(holds: bool, what: str) -> None:
@@ -164,20 +213,21 @@ async def soak(seed: int, seconds: float) -> None:
         pinging = asyncio.create_task(kept_alive(cluster)) if seconds > LEASE_MS / 1000 + 10 else None
         if pinging is None:
             print("NOT RUN: a transaction beyond its lease needs SOAK_SECONDS of 103 and more", flush=True)
-        kinds = [work.written_and_read, work.across_a_scale, work.killed, work.deleted]
+        kinds = [work.written_and_read, work.across_a_scale, work.killed, work.deleted, work.on_a_new_cluster]
         first: Held | None = None
         try:
             while time.monotonic() < end:
                 work.number += 1
                 kind = kinds[work.number - 1] if work.number <= len(kinds) else chance.choice(kinds)
-                did = await kind()
-                held = await work.settle()
+                async with work.judged(cluster, with_short_leases):
+                    did = await kind()
+                await work.settle()
+                if first is not None:
+                    most = first.tasks.total() + 1  # tasks of gRPC outlive their calls
+                    await eventually(lambda: Held.now().tasks.total() <= most, f"tasks are as {first.tasks}")  # noqa: B023
+                held = Held.now()
                 if work.number == len(kinds):
                     first = held
-                expect(
-                    first is None or held.tasks.total() <= first.tasks.total() + 1,
-                    f"{held.tasks}, after the first rounds {first.tasks if first else None}",
-                )
                 expect(
                     first is None or held.descriptors <= first.descriptors + SPARE_DESCRIPTORS,
                     f"{held.descriptors} descriptors, after the first rounds {first.descriptors if first else 0}",
@@ -194,7 +244,7 @@ async def soak(seed: int, seconds: float) -> None:
             if pinging is not None:
                 pinging.cancel()
                 await asyncio.gather(pinging, return_exceptions=True)
-    print(f"{work.number} rounds, {work.events:,} events, each once and in order")
+    print(f"{work.number} rounds, {work.events:,} events, each once and in order; {work.records:,} records judged")
 
 
 def main() -> int:

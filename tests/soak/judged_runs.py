@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from random import Random
 
 from segstore.check import without_injected
@@ -24,6 +25,7 @@ from segstore.client import Client, GroupReader, ReaderGroup, TableConfig, conne
 from segstore.client.errors import ClientError
 from segstore.explore.running import MemoryRecorder
 from segstore.server.cluster import MockCluster
+from segstore.traces.files import TraceFile
 from segstore.wire.history import judge, placed
 from segstore.wire.trace import Record
 from tests.seeds.large_events import big, scale, small
@@ -166,6 +168,12 @@ def alarms(records: list[Record]) -> list[str]:
     """Returns the rules that a run breaks, without rules of the protocol that an injected reply breaks."""
     broken = without_injected(judge(placed(records, "run")).broken, lambda place: records[place.record])
     return [f"{verdict.rule}: {verdict.text}" for verdict in broken]
+
+
+def alarms_in(trace: Path) -> list[str]:
+    """Returns the rules that a recording breaks."""
+    with TraceFile(trace) as file:
+        return alarms(list(file.records()))
 
 
 def soak(seed: int) -> tuple[int, list[str]]:

@@ -3,7 +3,8 @@
     python -m tests.soak.processes [--rounds 150] [--seed N] [--policy shutdown|reconnect]
 
 Three processes, a real ZooKeeper, four writers whose events are numbered. Every RUNS rounds the stream is sealed and
-read: whatever was acknowledged is there once, and in order for each key. Then the next stream begins.
+read: whatever was acknowledged is there once, and in order for each key. Then the next stream begins. The recordings
+of all lives, judged together, break no rule.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from segstore.check import check
 from tests.cluster_processes import Processes, Workload, chaos
 from tests.server.coordination.zookeeper_server import available, zookeeper
 
@@ -24,7 +26,10 @@ PATIENCE_S = 600.0
 
 async def run(folder: Path, address: str, rounds: int, seed: int, policy: str) -> None:
     chosen = random.Random(seed)
-    async with Processes(folder, address, 3, "--session-expired-policy", policy) as processes:
+    processes = Processes(folder, address, 3, "--session-expired-policy", policy)
+    for serving in processes.all:
+        serving.is_recorded = True
+    async with processes:
         for first in range(0, rounds, RUNS):
             work = Workload(processes.uri, 4, stream=f"s{first}")
             async with asyncio.timeout(PATIENCE_S):
@@ -50,7 +55,9 @@ def main() -> int:
         (folder / "zookeeper").mkdir()
         with zookeeper(folder / "zookeeper") as address:
             asyncio.run(run(folder, address, options.rounds, options.seed, options.policy))
-    return 0
+        report = check(sorted(folder.glob("*.wtrace")))
+    print(report.text())
+    return int(bool(report.broken))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ A seed draws a stream, batches, tasks and rows, with keys or without; each of `P
 process that is there is ended by SIGKILL, or stopped and woken later (the zombie), or hears no reply. Then the batch is
 repeated, as Spark repeats it, by a process that knows nothing of the former one; between the two the stream may be
 scaled. In the end the stream is read: every row once, those of a key in the order of their tasks and rows, nothing of a
-task left in the store.
+task left in the store; and the recorded traffic breaks no rule.
 
 What is played here is Spark's part: a batch is committed when a file says so (its log), tasks are run again, the driver
 is run again. With Spark itself, and its own log: `python -m tests.soak.stream_spark`. The bounded version is
@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
@@ -39,6 +39,7 @@ from segstore.pipeline.stream.segments import Segments, opened
 from segstore.pipeline.stream.write import TaskResult, write_rows
 from segstore.testing import RunningServer, ServerThread
 from tests.pipeline.stream_support import SCOPE, every_event, make_stream, options, rows, scale
+from tests.soak.judged_runs import alarms_in
 
 __all__ = ["POINTS", "Nursery", "Outcome", "run_seed"]
 
@@ -176,29 +177,29 @@ class Nursery:
 
 
 class Outcome:
-    """What a seed did and what came of it: `lost`, `doubled`, `disordered` and `left` are 0, or the sink is wrong."""
+    """What a seed did and what came of it: `wrong`, keys with other rows, and `left`, segments of tasks, are empty."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.did: Counter[str] = Counter()
-        self.rows = self.lost = self.doubled = self.disordered = self.left = 0
-
-    @property
-    def good(self) -> bool:
-        return not (self.lost or self.doubled or self.disordered or self.left)
+        self.rows = 0
+        self.wrong: list[str | None] = []
+        self.left: list[str] = []
 
     def compare(self, batches: Sequence[Sequence[Sequence[Row]]], found: Sequence[str]) -> None:
-        expected = [event for tasks in batches for task in tasks for event, _ in task]
-        counted = Counter(found)
-        self.rows = len(expected)
-        self.lost = sum(1 for event in expected if not counted[event])
-        self.doubled = sum(counted.values()) - len(counted) + len(counted.keys() - set(expected))
-        place = {event: number for number, event in enumerate(found)}
-        last: dict[str | None, int] = {}
-        for event, key in (row for tasks in batches for task in tasks for row in task):
-            if key is not None and event in place:
-                self.disordered += place[event] < last.get(key, -1)
-                last[key] = place[event]
+        """found: the events of the stream, in order: those of a key are the key's rows, in order."""
+        rows = dict(row for tasks in batches for task in tasks for row in task)
+        self.rows = len(rows)
+        expected, read = by_key(rows.items()), by_key((event, rows.get(event)) for event in found)
+        self.wrong = [key for key in expected | read if expected.get(key) != read.get(key)]
+
+
+def by_key(rows: Iterable[Row]) -> dict[str | None, list[str]]:
+    """Returns the events of each key; rows without a key have no order."""
+    events: dict[str | None, list[str]] = {}
+    for event, key in rows:
+        events.setdefault(key, []).append(event)
+    return {key: sorted(some) if key is None else some for key, some in events.items()}
 
 
 class _Query:
@@ -300,8 +301,8 @@ class _Query:
         prefix = f"{SCOPE}/{self.stream}/"
         # What a zombie has left goes with the next commit: an empty stream's worth of one more batch.
         batches.append(self.batch(len(batches), ""))
-        left = [n for n in self.server.segments() if n.startswith(prefix) and "#transaction." in n and n != keep]
-        self.outcome.left = len(left)
+        segments = (name for name in self.server.segments() if name.startswith(prefix) and name != keep)
+        self.outcome.left = [name for name in segments if "#transaction." in name]
         found = asyncio.run(every_event(self.uri, self.stream))
         self.outcome.compare(batches, [event.data.decode() for event in found])
         return self.outcome
@@ -329,22 +330,27 @@ def main() -> int:
         nursery()
         return 0
     wrong, total, count, start = 0, Counter[str](), 0, time.monotonic()
-    with ServerThread() as servers, Nursery() as processes, tempfile.TemporaryDirectory() as folder:
-        server = servers.serve(stores=2, containers=4)
-        for seed in range(asked.seed, asked.seed + asked.seeds):
-            done = run_seed(server, processes, seed, Path(folder))
-            total += done.did
-            count += done.rows
-            if not done.good:
-                wrong += 1
-                print(
-                    f"seed {seed}: {done.lost} lost, {done.doubled} twice, {done.disordered} out of order, {done.left} "
-                    f"segments left; again with: python -m tests.soak.stream_sink --seed {seed} --seeds 1",
-                    file=sys.stderr,
-                )
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder, "run.wtrace")
+        with ServerThread() as servers, Nursery() as processes:
+            server = servers.serve(stores=2, containers=4, record=trace)
+            for seed in range(asked.seed, asked.seed + asked.seeds):
+                done = run_seed(server, processes, seed, Path(folder))
+                total += done.did
+                count += done.rows
+                if done.wrong or done.left:
+                    wrong += 1
+                    print(
+                        f"seed {seed}: wrong keys: {done.wrong}, segments left: {done.left}; "
+                        f"again with: python -m tests.soak.stream_sink --seed {seed} --seeds 1",
+                        file=sys.stderr,
+                    )
+        alarms = alarms_in(trace)
+    for alarm in alarms:
+        print(alarm, file=sys.stderr)
     did = ", ".join(f"{number} × {what}" for what, number in sorted(total.items()))
     print(f"{count:,} rows over {asked.seeds} seeds in {time.monotonic() - start:.0f} s, {wrong} seeds wrong; {did}")
-    return 1 if wrong else 0
+    return int(bool(wrong or alarms))
 
 
 if __name__ == "__main__":

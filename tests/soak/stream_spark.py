@@ -3,8 +3,8 @@
 A seed is one streaming query from a stream to a stream, with a shuffle between. Events are written to the source, the
 query is run, and at a point of `POINTS` the driver and its Java are killed, or a task's Python, or the driver's commit
 is stopped and woken when another driver has done its work, or the store does not answer the merge. Then more is written
-and the query is run again with the same checkpoint, by another driver. In the end the target has each event once. Now
-and then a stream is scaled between two runs.
+and the query is run again with the same checkpoint, by another driver. In the end the target has each event once, and
+the recorded traffic breaks no rule. Now and then a stream is scaled between two runs.
 
 What takes long is Java, and what Python imports (`python_forks`). Drivers that are not to die run many queries; those
 that are to die are started while others work. Seeds run side by side, each on a server of its own. Spark gives up a
@@ -39,6 +39,7 @@ from pyspark.sql.streaming import StreamingQuery
 from segstore.pipeline.session import session
 from segstore.testing import RunningServer, ServerThread
 from tests.pipeline.stream_support import SCOPE, every_event, scale, write_events
+from tests.soak.judged_runs import alarms_in
 from tests.soak.python_forks import Forks
 from tests.soak.stream_struck import KilledSource
 
@@ -375,8 +376,9 @@ def main() -> int:
         place = MEMORY if os.access(MEMORY, os.W_OK) else None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place, ignore_cleanup_errors=True)))
         servers: queue.Queue[RunningServer] = queue.Queue()
-        for _ in range(asked.jobs):
-            servers.put(stack.enter_context(ServerThread()).serve(stores=2, containers=4))
+        traces = [folder / f"{number}.wtrace" for number in range(asked.jobs)]
+        for trace in traces:
+            servers.put(stack.enter_context(ServerThread()).serve(stores=2, containers=4, record=trace))
         forks = stack.enter_context(Forks(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
         drivers = stack.enter_context(Drivers(folder, forks.python, asked.jobs))
         soak = _Soak(drivers, folder, servers)
@@ -386,12 +388,15 @@ def main() -> int:
                 if (failure := run.exception()) is not None:
                     failures.append(failure)
                     print(f"seed {number}: {type(failure).__name__}: {failure}", file=sys.stderr, flush=True)
+        alarms = [alarm for trace in traces for alarm in alarms_in(trace)]
+    for alarm in alarms:
+        print(alarm, file=sys.stderr)
     did = ", ".join(f"{count} × {what}" for what, count in sorted(soak.did.items()))
     print(
         f"{soak.events:,} events over {asked.seeds} seeds in {soak.seconds:.0f} s, {soak.wrong} seeds wrong, "
         f"{len(failures)} not finished; {did}"
     )
-    return 1 if soak.wrong or failures else 0
+    return int(bool(soak.wrong or failures or alarms))
 
 
 if __name__ == "__main__":

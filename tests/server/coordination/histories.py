@@ -1,4 +1,4 @@
-"""Random histories of a cluster whose stores lose their sessions, and a checker of what was acknowledged.
+"""Random histories of a cluster whose stores lose their sessions, judged.
 
 Stores own containers whose state lies in a log that fences: an opening gives the next epoch, and what an owner of an
 older one appends is refused. Nobody tells the old owner, as no shared log does: it goes on from its memory until the
@@ -7,30 +7,33 @@ the owner that it was. Writers append numbered events, resend what was not ackno
 first, as clients do; a writer asks a controller that has known the owners for a while, and goes on with the store that
 served it last. All of it runs in virtual time from one seed.
 
-The checker holds (seeds 57.7, 57.8): nothing acknowledged is lost; per segment and writer the events are in order and
-there once; no two stores acknowledge in one epoch of a container.
+Facts of what writers and a reader at the end saw go to the judge (seeds 57.7, 57.8): nothing acknowledged is lost; per
+segment and writer the events are in order and there once. The epochs of containers, of which no client hears, are
+compared here: no two stores acknowledge in one epoch.
 """
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from segstore.server.coordination import InProcessCoordinator, Opened
 from segstore.server.coordination.errors import Unreachable
 from segstore.server.store import Container, NotOwner, Operation, StoreError, decode, encode
+from segstore.wire.blocks import frame_header
+from segstore.wire.history import Acked, Fact, Judge, Place, Sent
+from segstore.wire.history.facts import Read, SetUp, segment_key
 from segstore.wire.names import container_of
 from tests.server.coordination.stores import Store
 from tests.server.coordination.virtual_time import run
 from tests.server.store.journal import Journal
 
-__all__ = ["Acknowledged", "Log", "NoFence", "broken_rules", "play"]
+__all__ = ["Log", "NoFence", "play"]
 
 CONTAINERS = 3
 SEGMENTS = [f"segment-{number}" for number in range(4)]
-EVENT_BYTES = 8
 
 
 class Fenced(NotOwner):
@@ -91,18 +94,6 @@ class NoFence(Log):
         return False
 
 
-class Acknowledged(NamedTuple):
-    """An append that its writer was told of."""
-
-    store: str
-    container_id: int
-    epoch: int
-    segment: str
-    writer: UUID
-    number: int
-    offset: int
-
-
 class _Cluster:
     def __init__(self, seed: int, log_type: type[Log], stores: int, settings: dict[str, Any]) -> None:
         self.random = random = Random(seed)
@@ -127,8 +118,18 @@ class _Cluster:
         self.stores = [self.make(number) for number in range(stores)]
         self.table: dict[int, Store] = {}
         """The owners as the controller knows them: what was true a while ago."""
-        self.acknowledged: list[Acknowledged] = []
+        self.owners: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
+        """The container and its epoch → the stores that acknowledged appends."""
+        self.judge = Judge()
+        self.facts = self.attempts = 0
         self.over = False
+
+    def fact(self, value: Any, connection: int) -> Place:
+        """Takes what a client saw on a connection; returns its place."""
+        self.facts += 1
+        place = Place("history", 0, self.facts, connection, self.facts)
+        self.judge.fact(Fact(segment_key(value.segment), place, value))
+        return place
 
     async def write(self, segment: str, writer: UUID, events: int) -> None:
         """Appends events 0, 1, … each until it is acknowledged."""
@@ -147,10 +148,14 @@ class _Cluster:
                 if segment not in container.segments:
                     container.create_segment(segment, now_ms=0)
                 last = container.setup_append(segment, writer, now_ms=0)
+                self.attempts += 1
+                connection, name, length = self.attempts, writer.hex, -1
+                place = self.fact(SetUp(segment, name, last, Place("history", 0, 0, 0, 0)), connection)
                 if last < number:
-                    data = number.to_bytes(4) + writer.int.to_bytes(16)[-4:]
+                    data = frame_header(8) + number.to_bytes(4) + writer.int.to_bytes(16)[-4:]
+                    place = self.fact(Sent(segment, name, number, 1, data), connection)
                     container.append(segment, writer.bytes, ((number, 1, data, 0),), last, 0)
-                offset = -1 if last >= number else container.segments[segment].length
+                    length = container.segments[segment].length
             except StoreError:
                 self._refused(store, container_id)
                 store = None
@@ -158,10 +163,9 @@ class _Cluster:
             if random.random() < 0.1:
                 store = None
                 continue  # the reply is lost
-            epoch = store.epoch_of(container_id)
-            self.acknowledged.append(
-                Acknowledged(store.ownership.name, container_id, epoch, segment, writer, number, offset)
-            )
+            if last < number:
+                self.fact(Acked(segment, name, number, length, store.ownership.name, place), connection)
+            self.owners[container_id, store.epoch_of(container_id)].add(store.ownership.name)
             number += 1
 
     def _answer(self, container_id: int) -> Store:
@@ -248,41 +252,10 @@ def play(seed: int, log_type: type[Log] = Log, *, stores: int = 3, events: int =
     """One history; the rules that it broke, none for a sound one."""
     cluster = _Cluster(seed, log_type, stores, settings)
     run(cluster.run(events))
-    return broken_rules(cluster.acknowledged, cluster.log)
-
-
-def broken_rules(acknowledged: list[Acknowledged], log: Log) -> list[str]:
-    """What is wrong with a history, a sentence for each rule and place."""
-    broken: list[str] = []
-    owners: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
-    for each in acknowledged:
-        owners[each.container_id, each.epoch].add(each.store)
-    for (container_id, epoch), names in owners.items():
-        if len(names) > 1:
-            broken.append(f"container {container_id}: {sorted(names)} acknowledged in epoch {epoch}")
-    for segment in {each.segment for each in acknowledged}:
-        stored = _stored(log, segment)
-        for writer in {each.writer for each in acknowledged if each.segment == segment}:
-            numbers = [number for by, number in stored if by == writer.int]
-            acks = [each.number for each in acknowledged if each.segment == segment and each.writer == writer]
-            if numbers != sorted(set(numbers)):
-                broken.append(f"{segment}: events of writer {writer.int} are stored as {numbers}")
-            if missing := sorted(set(acks) - set(numbers)):
-                broken.append(f"{segment}: events {missing} of writer {writer.int} were acknowledged and are lost")
-        ends = {each.offset: each for each in acknowledged if each.segment == segment and each.offset >= 0}
-        for end, each in ends.items():
-            if end > len(stored) * EVENT_BYTES or stored[end // EVENT_BYTES - 1] != (each.writer.int, each.number):
-                broken.append(f"{segment}: event {each.number} was acknowledged up to {end}, where another one lies")
-    return broken
-
-
-def _stored(log: Log, segment: str) -> list[tuple[int, int]]:
-    container = log.recovered(container_of(segment, CONTAINERS))
-    if segment not in container.segments:
-        return []
-    length = container.segments[segment].length
-    data = container.segments[segment].read_bytes(0, length)
-    return [
-        (int.from_bytes(data[at + 4 : at + 8]), int.from_bytes(data[at : at + 4]))
-        for at in range(0, length, EVENT_BYTES)
-    ]
+    for segment in SEGMENTS:
+        container = cluster.log.recovered(container_of(segment, CONTAINERS))
+        if segment in container.segments:
+            data = container.segments[segment].read_bytes(0, container.segments[segment].length)
+            cluster.fact(Read(segment, 0, bytes(data), True, Place("history", 0, 0, 0, 0)), 0)
+    broken = [f"{verdict.rule}: {verdict.text}" for verdict in cluster.judge.end().broken]
+    return broken + [f"{names} acknowledged in one epoch" for names in cluster.owners.values() if len(names) > 1]

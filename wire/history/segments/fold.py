@@ -360,7 +360,10 @@ class SegmentFold:
             if length < low:
                 broken.append(self._shrinks(segment, low, length, place))
             segment.grow(length, place, "")
-        segment.merge(source, length, changed.asked, place)
+        if segment.name == self.key.name:
+            segment.merge(source, length, changed.asked, place)
+        else:  # into a transaction's segment, whose own merge decides
+            source.lost_merges += 1
         return broken
 
     def _described(self, segment: SegmentState, place: Place, changed: Changed) -> Findings:

@@ -33,7 +33,7 @@ class SegmentState:
         truncations: confirmed offsets and their places. truncated_to: the highest offset that was requested.
         start: the highest start that was described.
         merged_at: the lengths of the target after the segment was merged, and the places of request and reply.
-        lost_merges: number of its merges without a reply.
+        lost_merges: number of its merges without a reply, or into another transaction's segment.
         steps: of a transaction: what, the places of request and reply, the writer.
     """
 

@@ -67,6 +67,8 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).read(0, "a b"),
             new().send(1, "a").ack(1, 9).refuse(2),
             History().set_up().send(1, "a").ack(1, 9).send(3, "b c").send(4, "c d").ack(4, 36).read(0, "a b c d"),
+            ab(new()).change("merged", T2, source=T1, offset=18).send(2, "x y").ack(2, 18).read(0, "x y"),
+            merge(ab(new()).change("merged", T2, source=T1, offset=18), T2, 18).read(0, "a b"),
         ],
         [
             new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).read(0, "a"),
