@@ -21,7 +21,7 @@ from segstore.server.store.segment import Segment
 from segstore.server.store.tables import TableSegment
 from segstore.wire import AppendSetup, DataAppended, Hello, KeepAlive, SegmentRead, SegmentSealed, SetupAppend, encode
 from segstore.wire.commands import StreamSegmentInfo
-from segstore.wire.names import container_of
+from segstore.wire.names import container_of, is_index
 from segstore.wire.trace import Direction
 from tests.mutants import scenarios
 from tests.mutants.mutant import Patch, Planted
@@ -281,7 +281,7 @@ def truncates_nothing(patch: Patch) -> None:
 @mutant("truncation-too-far", scenarios.truncation)
 def truncates_too_far(patch: Patch) -> None:
     truncate = Container.truncate_segment
-    patch(Container, "truncate_segment", lambda self, name, offset: truncate(self, name, offset + 12))
+    patch(Container, "truncate_segment", lambda self, name, at: truncate(self, name, at if is_index(name) else at + 12))
 
 
 def merges(patch: Patch, change: Callable[[str, str, bytes], Sequence[bytes]]) -> None:
