@@ -225,7 +225,7 @@ def compared(
     records: of the run without faults, which tell the writers; None if events may have another order. except_for:
     streams that are not compared. unframed: streams of bytes. missing: whether missing events count.
     """
-    lines = []
+    lines: list[str] = []
     writer_of = {} if records is None else _writers(records)
     by_stream, stored_by_stream = _by_stream(wanted), _by_stream(stored)
     for name in dict.fromkeys((*by_stream, *stored_by_stream)):
