@@ -171,8 +171,9 @@ class _Explorer:
                 not_injected[failure] += 1
 
     def _singles(self, classes: Iterable[PointClass]) -> list[Injections]:
+        later = 0.0 if self._setting.budget_s is None else 0.5  # runs that only wait would use up the budget
         return self._varied(
-            (rank + injection.failure.only_waits / 2, (injection,))
+            (rank + later * injection.failure.only_waits, (injection,))
             for alike in classes
             for rank, point in enumerate(alike.members(is_complete=self._setting.complete))
             for injection in self._injections(point, self._not_injected)
