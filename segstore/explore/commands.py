@@ -27,7 +27,7 @@ from segstore.wire.printable import printable
 PLACES: Final = ("host", "port", "controller", "http")
 """The placeholders of a command."""
 _PLACE: Final = re.compile(r"\{\{(\w+)\}\}|(?<!\$)\{([A-Za-z_]\w*)\}")
-_PANIC: Final = re.compile(r"panicked at .*(?:\n.*)?")
+_PANIC: Final = re.compile(r".*(?:panicked at|fatal error|Segmentation fault|core dumped).*(?:\n.+)?")
 _MOST_BYTES: Final = 1 << 20
 _MOST_SHOWN: Final = 300
 
@@ -36,14 +36,18 @@ class ClientFailed(RuntimeError):
     """The client's command failed. Attributes: status (its exit status), said (its standard error)."""
 
     def __init__(self, status: int, said: str) -> None:
-        # The last lines say why; a panic of Rust stands before its backtrace.
-        panic = _PANIC.search(said)
-        last = ([panic[0]] if panic else []) + said.strip().splitlines()[-1 if panic else -3 :]
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        why = "; ".join(printable(line.strip())[:_MOST_SHOWN] for line in last)
+        last = "; ".join(printable(line.strip())[:_MOST_SHOWN] for line in said.strip().splitlines()[-3:])
+        why = panic_of(said) or last
         super().__init__(f"the client ended {how}" + (f": {why}" if why else ""))
         self.status = status
         self.said = said
+
+
+def panic_of(said: str) -> str:
+    """Returns the last panic in a command's standard error, in one line, or ""."""
+    panics = _PANIC.findall(said)
+    return printable(" ".join(panics[-1].split()))[:_MOST_SHOWN] if panics else ""
 
 
 class CommandError(ValueError):
@@ -99,9 +103,12 @@ class CommandClient:
         ]
         # Files, because the end of a pipe comes only when all processes that were left behind have ended.
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            status = await self._status(filled, os.environ | names, output, errors)
+            try:
+                status = await self._status(filled, os.environ | names, output, errors)
+            finally:  # also of a client that hangs
+                mock.said = _start_of(errors).decode(errors="replace")
             if status:
-                raise ClientFailed(status, _start_of(errors).decode(errors="replace"))
+                raise ClientFailed(status, mock.said)
             return _start_of(output)
 
     async def _status(self, filled: list[str], names: dict[str, str], output: BinaryIO, errors: BinaryIO) -> int:

@@ -106,6 +106,8 @@ async def _good_runs(setting: ExplorerSetting) -> tuple[list[Run], list[str]]:
         both = await asyncio.gather(_good_run(setting), _good_run(setting), return_exceptions=True)
     runs = [run for run in both if isinstance(run, Run)]
     errors = [error for error in both if isinstance(error, BaseException)]
+    if errors and not runs:
+        raise errors[0]
     while len(runs) < 2:
         runs.append(await _good_run(setting))
     why = "runs are one by one, because side by side the client fails even without a fault"
@@ -169,8 +171,9 @@ class _Explorer:
                 not_injected[failure] += 1
 
     def _singles(self, classes: Iterable[PointClass]) -> list[Injections]:
+        later = 0.0 if self._setting.budget_s is None else 0.5  # runs that only wait would use up the budget
         return self._varied(
-            (rank, (injection,))
+            (rank + later * injection.failure.only_waits, (injection,))
             for alike in classes
             for rank, point in enumerate(alike.members(is_complete=self._setting.complete))
             for injection in self._injections(point, self._not_injected)
@@ -178,7 +181,7 @@ class _Explorer:
 
     def _pairs(self) -> list[Injections]:
         """Returns pairs of failures, those first whose first failure has led to the most new classes."""
-        pairs: dict[tuple[str, str, str], tuple[int, Injections]] = {}
+        pairs: dict[tuple[str, str, str], tuple[float, Injections]] = {}
         firsts = [(cell.injections[0], self._new[cell.name]) for cell in self._cells if cell.name in self._new]
         for first, new in sorted(firsts, key=lambda entry: -len(entry[1])):
             for alike in new:
@@ -187,7 +190,7 @@ class _Explorer:
                     pairs.setdefault(key, (-len(new), (first, second)))
         return self._varied(pairs.values())
 
-    def _varied(self, ranked: Iterable[tuple[int, Injections]]) -> list[Injections]:
+    def _varied(self, ranked: Iterable[tuple[float, Injections]]) -> list[Injections]:
         """Orders runs by rank, then so that the next is the most different from the runs before."""
         random = Random(self._setting.seed) if self._setting.seed else None
         heap = [
@@ -195,7 +198,7 @@ class _Explorer:
             for number, (rank, injections) in enumerate(ranked)
         ]
         heapq.heapify(heap)
-        tried: Counter[tuple[int, str]] = Counter()
+        tried: Counter[tuple[float, str]] = Counter()
         ordered = []
         while heap:
             rank, known, shuffled, number, injections = heapq.heappop(heap)

@@ -53,6 +53,11 @@ class Failure(NamedTuple):
         """Its name; for a status of a call, only whether the call was executed."""
         return self.name.rpartition(", ")[2]
 
+    @property
+    def only_waits(self) -> bool:
+        """Whether most clients wait until the run ends, so that its result is unknown."""
+        return self.may_wait and (self.is_lasting or self.action == {"drop": "reply"})
+
 
 class NotInjected(NamedTuple):
     """A failure that cannot be injected at a point, and why."""
@@ -120,7 +125,7 @@ def failures_at(point: Point, setting: ExplorerSetting) -> Iterator[Failure | No
     late = Failure("reply late", {"delay_ms": setting.timeout_s * _LATE_MS, "at": "after"})
     failures: Iterable[Failure | NotInjected]
     if point.is_call:
-        # Lost and late replies first: a budget may end before the many statuses.
+        # Late replies first: a budget may end before the many statuses.
         failures = (late, _LOST, *_of_call(point.type_name, point.reply), _NO_PIPES)
     else:
         failures = (*_of_request(point), late)
@@ -147,7 +152,9 @@ def _of_request(point: Point) -> Iterator[Failure]:
     for reply, may_answer in _COMMON.items():
         if may_answer(name) and reply.casefold() != point.reply.replace("_", "").casefold():
             is_retried = reply in _CONFLICTS and kind_of(point.segment) == "reader group"
-            yield Failure(reply, {"error": reply}, is_retried=is_retried, may_wait=reply in _CONTRADICTIONS)
+            may_lose = reply in _CONFLICTS and not is_retried
+            waits = reply in _CONTRADICTIONS
+            yield Failure(reply, {"error": reply}, may_wait=waits, is_retried=is_retried, may_lose=may_lose)
 
 
 @lru_cache(maxsize=256)

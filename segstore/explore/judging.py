@@ -9,13 +9,13 @@ Events are compared by stream, since their segments differ after a scale; their 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from os.path import commonprefix
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from segstore.explore.commands import ClientFailed
+from segstore.explore.commands import ClientFailed, panic_of
 from segstore.explore.failures import APPENDS
 from segstore.explore.options import ExplorerSetting, Segments
 from segstore.explore.running import Run, events_of
@@ -33,8 +33,6 @@ _SPUN_LEAST: Final = 200
 _MOST_SHOWN: Final = 200
 _BUGS: Final = (TypeError, AttributeError, NameError, LookupError, RecursionError, ArithmeticError)
 """Errors of Python that are bugs of the client, whatever the store has answered."""
-_PANIC: Final = re.compile("panicked at|fatal error|Segmentation fault|core dumped")
-_PANIC_TEXT: Final = re.compile(f"[^\\n]*(?:{_PANIC.pattern})[^\\n]*(?:\\n[^\\n]+)?")
 _RUST_PANIC: Final = 101
 
 
@@ -71,6 +69,7 @@ def good_of(first: Run, second: Run, segments: Segments | None = None) -> tuple[
 def judged(setting: ExplorerSetting, good: Good, run: Run) -> tuple[list[str], Counter[tuple[str, str]]]:
     """Returns the failures of a run, one per line, and the questions that its records leave open."""
     failures = [injection.failure for injection in run.injections]
+    answers = any("answer" in (failure.action or ()) for failure in failures)  # which the client may print
     lines = [*_of_client(good, run, setting.timeout_s)]
     has_claimed_success = run.error is None and not run.is_hung
     if not any(failure.may_lose for failure in failures):
@@ -81,14 +80,18 @@ def judged(setting: ExplorerSetting, good: Good, run: Run) -> tuple[list[str], C
             run.segments,
             good.run.records if setting.keep_order else None,
             except_for=good.varying | partial,
+            unframed=frozenset(map(_stream, good.run.unframed | run.unframed)),
             missing=has_claimed_success,
         )
-        if has_claimed_success and good.prints_same and run.output != good.run.output:
+        if has_claimed_success and good.prints_same and not answers and run.output != good.run.output:
             lines.append(f"printed: {_shown(run.output)} in place of {_shown(good.run.output)}")
     rules, unknown = _rules(run, frozenset(good.broken))
     lines += [f"{rule}: {text}" for rule, text in dict(rules).items()]
     if run.violation:
         lines.append(run.violation)
+    panic = panic_of(run.said)
+    if lines and panic and run.error is None:  # a thread's, which may be why
+        lines[0] += f"; its standard error has: {panic}"
     # Stored contents were compared, whatever the client has read.
     questions = {(rule, why): count for (rule, why), count in unknown.items() if rule != "lost-write"}
     return [printable(line) for line in lines], Counter(questions)
@@ -107,7 +110,7 @@ def _of_client(good: Good, run: Run, timeout_s: float) -> Iterator[str]:
             yield f"crashed: {said}"
         elif isinstance(run.error, AssertionError):
             yield f"check: {said}"
-        elif all(failure.is_retried for failure in failures) and not run.is_cut_off and not _ends_bytes(good, run):
+        elif all(failure.is_retried for failure in failures) and not run.is_cut_off and not _needs_segment(good, run):
             yield f"gave up: {said}; the reference's client continues"
     # 4. It makes requests without end.
     count, usual = len(run.points), len(good.run.points)
@@ -120,11 +123,15 @@ def _of_client(good: Good, run: Run, timeout_s: float) -> Iterator[str]:
         yield f"leaked: {run.leaked} connections are open at the end, {good.run.leaked} without a fault"
 
 
-def _ends_bytes(good: Good, run: Run) -> bool:
-    """Whether a byte stream was scaled, which ends its only segment."""
-    return any(
-        failure.name.startswith("scale") and point.segment in good.run.unframed for point, failure in run.injections
-    )
+def _needs_segment(good: Good, run: Run) -> bool:
+    """Whether a scale has sealed a segment that the client cannot replace.
+
+    It is the only segment of a byte stream or a revisioned stream, or the client itself scales by the ids of segments.
+    """
+    scaled = {point.segment for point, failure in run.injections if failure.name.startswith("scale")}
+    revisioned = {point.segment for point in good.run.points if point.type_name == "CONDITIONAL_APPEND"}
+    scales = any(point.type_name == "scale" for point in good.run.points)
+    return bool(scaled & (good.run.unframed | revisioned)) or (bool(scaled) and scales)
 
 
 def _emptied(good: Good) -> frozenset[str]:
@@ -141,13 +148,12 @@ def _emptied(good: Good) -> frozenset[str]:
 
 def _is_crash(error: BaseException) -> bool:
     if isinstance(error, ClientFailed):
-        return error.status < 0 or error.status == _RUST_PANIC or _PANIC.search(error.said) is not None
+        return error.status < 0 or error.status == _RUST_PANIC or panic_of(error.said) != ""
     return isinstance(error, _BUGS) or not isinstance(error, Exception)
 
 
 def _said_by(error: BaseException) -> str:
-    panic = _PANIC_TEXT.search(error.said) if isinstance(error, ClientFailed) else None
-    text = " ".join((str(error) if panic is None else panic[0]).split())
+    text = " ".join(str(error).split())
     return text if isinstance(error, ClientFailed) else f"{type(error).__name__}: {text}"
 
 
@@ -211,31 +217,44 @@ def compared(
     records: Iterable[Record] | None,
     *,
     except_for: frozenset[str] = frozenset(),
+    unframed: frozenset[str] = frozenset(),
     missing: bool = True,
 ) -> list[str]:
     """Returns how stored events differ, one line per kind and stream.
 
     records: of the run without faults, which tell the writers; None if events may have another order. except_for:
-    streams that are not compared. missing: whether missing events count.
+    streams that are not compared. unframed: streams of bytes. missing: whether missing events count.
     """
-    lines = []
+    lines: list[str] = []
     writer_of = {} if records is None else _writers(records)
     by_stream, stored_by_stream = _by_stream(wanted), _by_stream(stored)
     for name in dict.fromkeys((*by_stream, *stored_by_stream)):
         expected, actual = Counter(by_stream.get(name, ())), Counter(stored_by_stream.get(name, ()))
         if name in except_for:
             continue
+        if name in unframed:
+            lines += _compared_bytes(name, b"".join(by_stream.get(name, ())), b"".join(stored_by_stream.get(name, ())))
+            continue
         extra = actual - expected
         again = Counter({event: count for event, count in extra.items() if event in expected})
         if missing and expected - actual:
-            lines.append(f"lost: {name} has not {_shown_events(expected - actual)}")
+            lines.append(f"lost: {name} lacks {_shown_events(expected - actual)}")
         if again:
             lines.append(f"duplicated: {name} has {_shown_events(again)} more than once")
         if extra - again:
-            lines.append(f"foreign: {name} has {_shown_events(extra - again)}, which no client sent")
+            lines.append(f"foreign: {name} has {_shown_events(extra - again)}, which is unexpected")
         if records is not None and not _in_order(wanted, stored, name, writer_of):
-            lines.append(f"reordered: {name} has a writer's events in another order")
+            lines.append(f"reordered: {name} has a writer's events in another order; if it may, use --any-order")
     return lines
+
+
+def _compared_bytes(name: str, wanted: bytes, stored: bytes) -> Iterator[str]:
+    """Yields how the contents of a byte stream differ."""
+    same = len(commonprefix([wanted, stored]))  # noqa: RUF071 — bytes, not paths
+    if same < len(stored):
+        yield f"foreign: {name} has other bytes from offset {same:,} on: {len(stored):,} in place of {len(wanted):,}"
+    elif same < len(wanted):
+        yield f"lost: {name} has {same:,} of {len(wanted):,} bytes"
 
 
 def _by_stream(segments: Segments) -> dict[str, list[bytes]]:

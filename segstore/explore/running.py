@@ -17,8 +17,8 @@ from uuid import uuid4
 from segstore.explore.commands import CommandError
 from segstore.explore.failures import Failure
 from segstore.explore.options import Client, ExplorerSetting
-from segstore.explore.points import Point, points_of
-from segstore.explore.world import TOKEN_LIFE_S, Change
+from segstore.explore.points import Point, kind_of, points_of
+from segstore.explore.world import TOKEN_LIFE_S, CannotChange, Change
 from segstore.server.clock import LoopClock
 from segstore.server.cluster import MockCluster
 from segstore.server.controller.api import Authority
@@ -58,11 +58,13 @@ class _Time(LoopClock):
 class ExploredCluster(MockCluster):
     """The cluster of a run: `host` and `port` are the address of its first store.
 
-    back_s: store → the time when it was back after its last outage; infinite meanwhile. time: of its tokens.
+    said: The standard error of its client, a command. back_s: store → the time when it was back after its last outage;
+    infinite meanwhile. time: of its tokens.
     """
 
     def __init__(self, stores: int = 1, *, http_port: int | None = None, tokens: bool = False) -> None:
         self.time = _Time()
+        self.said = ""
         self.back_s: dict[int, float] = {}
         key = str(uuid4()) if tokens else None
         authority = Authority(key=key, ttl_s=TOKEN_LIFE_S, now_s=self.time.wall_s) if tokens else None
@@ -131,7 +133,10 @@ class Injection(NamedTuple):
             try:
                 # The request of this run: the names of transactions differ from those of the good run.
                 request = mock.requests(self.point.match)[self.point.nth - 1]
-                rest = await change.make(mock, next(iter(request.segments), ""), request.store)
+                segment = next(iter(request.segments), "")
+                if change.needs and kind_of(segment) not in change.needs:
+                    raise CannotChange(f"in this run, the request is about another kind of segment: {kind_of(segment)}")
+                rest = await change.make(mock, segment, request.store)
                 mock.faults.release(name)
                 if rest is not None:
                     await rest
@@ -151,6 +156,7 @@ class Run(NamedTuple):
         segments: The events of each segment; tables, indexes and open transactions excepted.
         unframed: The segments whose contents are no events, such as those of byte streams.
         output: What the client has printed or returned as bytes; None for other clients.
+        said: The standard error of a command.
         error: What the client has raised.
         is_hung: Whether it was cancelled.
         points: Its requests and calls; `chosen` are those at which failures may be injected.
@@ -166,6 +172,7 @@ class Run(NamedTuple):
     segments: dict[str, list[bytes]]
     unframed: frozenset[str]
     output: bytes | None
+    said: str
     error: BaseException | None
     is_hung: bool
     duration_s: float
@@ -240,8 +247,9 @@ async def run_once(setting: ExplorerSetting, *injections: Injection) -> Run:
         chosen = {seen.number for seen in mock.requests(setting.match)}
         waiting = _waiting(requests) if is_hung else []
     return Run(
-        injections, segments, unframed, output, error, is_hung, duration_s, recorder.records(), points_of(requests),
-        points_of(requests, chosen), reached, impossible, faulty, is_cut_off, waiting, leaked, violation,
+        injections, segments, unframed, output, mock.said, error, is_hung, duration_s, recorder.records(),
+        points_of(requests), points_of(requests, chosen), reached, impossible, faulty, is_cut_off, waiting, leaked,
+        violation,
     )  # fmt: skip
 
 

@@ -114,10 +114,11 @@ async def test_a_reader_reads_what_a_reader_that_comes_and_goes_has_left() -> No
     assert (max(counts), min(counts)) == (6, 5), "the events that the other reader took count as read"
 
 
-async def transaction(client: Client) -> None:
+async def transaction(client: Client) -> bytes:
     async with client.transaction_writer("shop", "orders") as writer, writer.begin() as opened:
         await opened.write(b"order", routing_key="table")
         await opened.commit()
+        return (await opened.status()).name.encode()
 
 
 async def large_event(client: Client) -> None:
@@ -131,6 +132,17 @@ async def byte_stream(client: Client) -> None:
         await writer.flush()
     async with client.byte_reader("shop", "orders") as reader:
         await reader.read_exactly(10)
+
+
+async def revisioned(client: Client) -> None:
+    async with client.revisioned_stream("shop", "orders") as stream:
+        assert await stream.write_conditionally(await stream.latest(), b"one") is not None
+
+
+async def scales(client: Client) -> None:
+    async with client.event_writer("shop", "orders") as writer:
+        await writer.write(b"order", routing_key="table")
+    await client.controller.scale("shop", "orders", [0], [(0, 0.5), (0.5, 1)])
 
 
 async def table(client: Client) -> None:
@@ -151,17 +163,19 @@ async def group(client: Client) -> None:
         (transaction, ["ABORTED*", "state ABORTED*", "status FAILURE*", "PERMISSION_DENIED*", "INTERNAL*"]),
         (large_event, ["WrongHost", "token expired", "cut after", "cut within"]),
         (byte_stream, ["scale up", "container moves", "token expired"]),
+        (revisioned, ["scale up"]),
+        (scales, ["scale up"]),
         (table, ["TableKey*", "cut after", "WrongHost"]),
         (group, ["reader joins and leaves", "ConditionalCheckFailed", "token expired"]),
     ],
 )
 async def test_no_client_breaks_and_invented_replies_break_no_rule(
-    uses: Callable[[Client], Awaitable[None]], failures: list[str]
+    uses: Callable[[Client], Awaitable[bytes | None]], failures: list[str]
 ) -> None:
-    async def client(mock: ExploredCluster) -> None:
+    async def client(mock: ExploredCluster) -> bytes | None:
         settings = ClientSettings(max_event_bytes=1000, large_event_chunk_bytes=1000)
         async with connect(f"tcp://{mock.controller_uri}", settings=settings) as opened:
-            await uses(opened)
+            return await uses(opened)
 
     explored = await explore(client, prepare=prepare, failures=failures, stores=2, timeout_s=20, jobs=4)
     assert explored.findings == [], str(explored)

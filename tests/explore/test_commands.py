@@ -85,7 +85,7 @@ def test_what_breaks_is_reported_in_every_form(tmp_path: Path, client: Path) -> 
     assert "1 × SETUP_APPEND after CREATE_SEGMENT, stream" in result.stderr
     name = "cut before at SETUP_APPEND 1"
     assert name in result.stdout
-    assert "lost: scope/stream has not" in result.stdout
+    assert "lost: scope/stream has 0 of 8 bytes" in result.stdout
     assert f"segstore_explore(client, only={name!r}, timeout_s=10)" in result.stdout
     repeats = f"again: segstore explore --only {name!r} --stores 1 -- {sys.executable} {client}"
     assert repeats in result.stdout
@@ -113,7 +113,7 @@ def test_the_events_of_a_trace_must_be_stored_by_the_client(tmp_path: Path, trac
     other = tmp_path / "other.jsonl"
     write(other, [HELLO, create(), set_up(), append(1, b"other")])
     result = run(other, *how, *command)
-    assert "the client's results differ from what is wanted: lost: scope/stream has not" in result.stderr
+    assert "the client's results differ from what is wanted: lost: scope/stream lacks" in result.stderr
 
 
 def test_the_requests_of_a_trace_are_made_by_a_client_that_reconnects(trace: Path) -> None:
@@ -148,6 +148,16 @@ def test_what_cannot_be_explored_is_refused_in_a_sentence(arguments: tuple[str, 
     result = run(*arguments)
     assert (result.exit_code, len(result.output.splitlines())) == (status, 1), result.output
     assert says in result.output
+
+
+def test_the_last_panic_is_quoted_beside_what_else_broke(tmp_path: Path, client: Path) -> None:
+    panics = "for thread in 1 2; do echo thread $thread panicked at a.rs:7: >&2; echo no such key >&2; done"
+    quoted = "thread 2 panicked at a.rs:7: no such key"
+    how = ("--stores", 1, "-f", "type = SETUP_APPEND", "--failures", "cut before", "--", "sh", "-c")
+    result = run(*how, f"{sys.executable} {client}; {panics}")
+    assert f"lost: scope/stream has 0 of 8 bytes; its standard error has: {quoted}" in result.stdout
+    result = run("--", "sh", "-c", f"{panics}; exit 3")
+    assert result.stderr.endswith(f"the client ended with status 3: {quoted}\n")
 
 
 def test_a_command_gets_no_input_and_its_processes_end_with_it(tmp_path: Path, client: Path) -> None:

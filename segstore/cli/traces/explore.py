@@ -189,8 +189,8 @@ def _print_plan(plan: Plan) -> None:
     for alike in plan.classes:
         echo(alike, err=True)
     classes, runs = len(plan.classes), len(plan.injections)
-    many = "es" if classes != 1 else "", "s" if runs != 1 else ""
-    echo(f"{classes} class{many[0]} of requests and calls, {runs:,} run{many[1]}", err=True)
+    number = f", {runs:,} run{'s' if runs != 1 else ''}" if runs else ""  # none with --only
+    echo(f"{classes} class{'es' if classes != 1 else ''} of requests and calls{number}", err=True)
 
 
 def _tell(done: int, of: int, finding: Finding | None) -> None:
