@@ -33,20 +33,20 @@ _MOST_SHOWN: Final = 300
 
 
 class ClientFailed(RuntimeError):
-    """The client's command failed. Attributes: status (its exit status), said (its standard error)."""
+    """The client's command failed. Attributes: status (its exit status), stderr (its standard error)."""
 
-    def __init__(self, status: int, said: str) -> None:
+    def __init__(self, status: int, stderr: str) -> None:
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
-        last = "; ".join(printable(line.strip())[:_MOST_SHOWN] for line in said.strip().splitlines()[-3:])
-        why = panic_of(said) or last
+        last = "; ".join(printable(line.strip())[:_MOST_SHOWN] for line in stderr.strip().splitlines()[-3:])
+        why = panic_of(stderr) or last
         super().__init__(f"the client ended {how}" + (f": {why}" if why else ""))
         self.status = status
-        self.said = said
+        self.stderr = stderr
 
 
-def panic_of(said: str) -> str:
+def panic_of(stderr: str) -> str:
     """Returns the last panic in a command's standard error, in one line, or ""."""
-    panics = _PANIC.findall(said)
+    panics = _PANIC.findall(stderr)
     return printable(" ".join(panics[-1].split()))[:_MOST_SHOWN] if panics else ""
 
 
@@ -106,9 +106,9 @@ class CommandClient:
             try:
                 status = await self._status(filled, os.environ | names, output, errors)
             finally:  # also of a client that hangs
-                mock.said = _start_of(errors).decode(errors="replace")
+                mock.stderr = _start_of(errors).decode(errors="replace")
             if status:
-                raise ClientFailed(status, mock.said)
+                raise ClientFailed(status, mock.stderr)
             return _start_of(output)
 
     async def _status(self, filled: list[str], names: dict[str, str], output: BinaryIO, errors: BinaryIO) -> int:

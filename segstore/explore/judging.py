@@ -89,7 +89,7 @@ def judged(setting: ExplorerSetting, good: Good, run: Run) -> tuple[list[str], C
     lines += [f"{rule}: {text}" for rule, text in dict(rules).items()]
     if run.violation:
         lines.append(run.violation)
-    panic = panic_of(run.said)
+    panic = panic_of(run.stderr)
     if lines and panic and run.error is None:  # a thread's, which may be why
         lines[0] += f"; its standard error has: {panic}"
     # Stored contents were compared, whatever the client has read.
@@ -105,13 +105,13 @@ def _of_client(good: Good, run: Run, timeout_s: float) -> Iterator[str]:
         yield f"hung: the client did not finish within {timeout_s:g} s; {'; '.join(run.waiting)}"
     # 2. It ends by a bug of its own; 3. it ends though the reference's client continues.
     if run.error is not None:
-        said = _said_by(run.error)
+        message = _message_of(run.error)
         if _is_crash(run.error):
-            yield f"crashed: {said}"
+            yield f"crashed: {message}"
         elif isinstance(run.error, AssertionError):
-            yield f"check: {said}"
+            yield f"check: {message}"
         elif all(failure.is_retried for failure in failures) and not run.is_cut_off and not _needs_segment(good, run):
-            yield f"gave up: {said}; the reference's client continues"
+            yield f"gave up: {message}; the reference's client continues"
     # 4. It makes requests without end.
     count, usual = len(run.points), len(good.run.points)
     if count > max(_SPUN_LEAST, _SPUN_FACTOR * usual, _SPUN_PER_S * run.duration_s):
@@ -148,11 +148,11 @@ def _emptied(good: Good) -> frozenset[str]:
 
 def _is_crash(error: BaseException) -> bool:
     if isinstance(error, ClientFailed):
-        return error.status < 0 or error.status == _RUST_PANIC or panic_of(error.said) != ""
+        return error.status < 0 or error.status == _RUST_PANIC or panic_of(error.stderr) != ""
     return isinstance(error, _BUGS) or not isinstance(error, Exception)
 
 
-def _said_by(error: BaseException) -> str:
+def _message_of(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return text if isinstance(error, ClientFailed) else f"{type(error).__name__}: {text}"
 

@@ -58,13 +58,13 @@ class _Time(LoopClock):
 class ExploredCluster(MockCluster):
     """The cluster of a run: `host` and `port` are the address of its first store.
 
-    said: The standard error of its client, a command. back_s: store → the time when it was back after its last outage;
+    stderr: The output of its client's command. back_s: store → the time when it was back after its last outage;
     infinite meanwhile. time: of its tokens.
     """
 
     def __init__(self, stores: int = 1, *, http_port: int | None = None, tokens: bool = False) -> None:
         self.time = _Time()
-        self.said = ""
+        self.stderr = ""
         self.back_s: dict[int, float] = {}
         key = str(uuid4()) if tokens else None
         authority = Authority(key=key, ttl_s=TOKEN_LIFE_S, now_s=self.time.wall_s) if tokens else None
@@ -156,7 +156,7 @@ class Run(NamedTuple):
         segments: The events of each segment; tables, indexes and open transactions excepted.
         unframed: The segments whose contents are no events, such as those of byte streams.
         output: What the client has printed or returned as bytes; None for other clients.
-        said: The standard error of a command.
+        stderr: The standard error of a command.
         error: What the client has raised.
         is_hung: Whether it was cancelled.
         points: Its requests and calls; `chosen` are those at which failures may be injected.
@@ -172,7 +172,7 @@ class Run(NamedTuple):
     segments: dict[str, list[bytes]]
     unframed: frozenset[str]
     output: bytes | None
-    said: str
+    stderr: str
     error: BaseException | None
     is_hung: bool
     duration_s: float
@@ -247,7 +247,7 @@ async def run_once(setting: ExplorerSetting, *injections: Injection) -> Run:
         chosen = {seen.number for seen in mock.requests(setting.match)}
         waiting = _waiting(requests) if is_hung else []
     return Run(
-        injections, segments, unframed, output, mock.said, error, is_hung, duration_s, recorder.records(),
+        injections, segments, unframed, output, mock.stderr, error, is_hung, duration_s, recorder.records(),
         points_of(requests), points_of(requests, chosen), reached, impossible, faulty, is_cut_off, waiting, leaked,
         violation,
     )  # fmt: skip
