@@ -492,6 +492,8 @@ def test_a_tap_is_looked_at_and_cut_as_a_server_is(servers: Servers, tmp_path: P
         (connection,) = httpx.get(f"{tap.http_url}/v1/connections", trust_env=False).json()["connections"]
         assert connection["number"] == tap.requests()[0].connection
         assert tap.cut() == 1
+        with pytest.raises((EOFError, ConnectionError)):
+            client.receive(1)
     assert tap.faults.unmatched() == ["fault 'silent' has matched nothing: name 'silent', match 'type = KEEP_ALIVE'"]
     tap.stop()
     tap.stop()

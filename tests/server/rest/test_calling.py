@@ -55,6 +55,16 @@ async def test_a_rule_about_calls_applies_to_requests(do: Any, status: int, why:
         assert [decision.rule for decision in mock.faults.decisions] == ["r"]
 
 
+async def test_a_rule_on_replies_replaces_a_refusal_of_the_controller() -> None:
+    async with asking() as (mock, http):
+        assert (await http.post("/v1/scopes", json=SCOPE)).status_code == 201
+        mock.faults.add("status = SCOPE_EXISTS or status = NOT_FOUND", on="reply", do={"status": "INTERNAL"}, times=2)
+        for replaced in (True, False):
+            exists = refused(await http.post("/v1/scopes", json=SCOPE))
+            missing = refused(await http.get("/v1/scopes/a/streams/no"))
+            assert (exists[0], missing[0]) == ((500, 500) if replaced else (409, 404))
+
+
 async def test_a_rule_may_turn_a_failure_into_a_success() -> None:
     async with asking() as (mock, http):
         mock.faults.add("rpc = deleteScope", do=[{"answer": {"status": "SUCCESS"}}])
