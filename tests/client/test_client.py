@@ -1,27 +1,18 @@
 """Streams end to end, against stores and a controller in this process: order, scaling, sealing, tails, tokens."""
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from segstore.client import ClientSettings, CutError, connect
 from segstore.client.client import Client, parse_uri
-from segstore.client.errors import (
-    Closed,
-    NoNodeAvailable,
-    NoSuchStream,
-    ProtocolViolation,
-    SegmentMissing,
-    StreamSealed,
-)
+from segstore.client.errors import Closed, NoSuchStream, ProtocolViolation, SegmentMissing, StreamSealed
 from segstore.client.routing import SegmentRange
 from segstore.server.cluster import MockCluster
 from segstore.wire.hashing import position_of
 from tests.client.support import settings, until
 from tests.looped import looped
-from tests.server.certificates import write_certificate
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -244,20 +235,6 @@ def test_what_names_no_controller_is_refused(uri: str) -> None:
 
 
 KEY = "k" * 64
-
-
-async def test_a_client_speaks_tls_with_an_authority_of_its_own_and_refuses_others(tmp_path: Path) -> None:
-    certificate, key = write_certificate(tmp_path)
-    async with MockCluster(watched=False, tls_cert=certificate, tls_key=key) as mock:
-        uri = f"tls://{mock.controller_uri}"
-        async with connect(uri, settings(tls_ca_file=certificate)) as pravega:
-            await stream(pravega)
-            async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
-                await writer.write(b"secret")
-                assert await take(events, 1) == [b"secret"]
-        async with connect(uri, settings(request_timeout_ms=500)) as pravega:
-            with pytest.raises(NoNodeAvailable):
-                await pravega.controller.create_scope("b")
 
 
 async def test_a_reader_that_is_not_open_says_so_and_is_opened_once(pravega: Client) -> None:

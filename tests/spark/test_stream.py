@@ -136,15 +136,6 @@ def test_a_query_is_stopped_and_goes_on_where_it_was(
     assert written(sink) == list(range(COUNT + 20))
 
 
-@pytest.mark.needs("PySpark 4.1 or newer")
-def test_a_query_over_another_source_is_written(spark: SparkSession, sink: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "numbers").write_text("".join(f"{number}\n" for number in range(9)))
-    lines = spark.readStream.schema("event string").text(str(tmp_path / "in"))
-    assert sum(run(lines, sink, tmp_path / "log")) == 9
-    assert written(sink) == list(range(9))
-
-
 @pytest.mark.needs("PySpark 4.2 or newer")
 def test_a_batch_whose_commit_is_not_in_sparks_log_is_there_once(
     spark: SparkSession, options: dict[str, str], sink: dict[str, str], tmp_path: Path

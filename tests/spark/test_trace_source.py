@@ -221,13 +221,6 @@ def test_a_dataframe_can_be_filtered_twice_as_sessions_are_made_here(spark: Spar
     assert found.count() == len(reference(faulty))
 
 
-def test_options_choose_records_before_they_are_decoded(spark: SparkSession, faulty: str) -> None:
-    reader = spark.read.format("segstore.trace").options(commands="read_segment", fromNs="5", untilNs="30")
-    names = ("command", "ts_ns")
-    expected = [row for row in reference(faulty, names) if row[0] == "READ_SEGMENT" and 5 <= row[1] < 30]
-    assert rows(reader.load(faulty).select(*names)) == expected
-
-
 # --- streams --------------------------------------------------------------------------------------------------------
 
 

@@ -117,20 +117,6 @@ async def test_a_group_is_shown_with_its_readers_and_their_lag(mock: MockCluster
         assert page.complaints == []
 
 
-async def test_entries_of_a_table_are_turned_page_by_page(mock: MockCluster, chromium: Chromium) -> None:
-    async with client_of(mock) as http, chromium.page() as page:
-        entries = [{"key": {"text": f"{number:03}"}, "value": {"base64": "/w=="}} for number in range(60)]
-        await done(http, "POST", "/v1/tables/shop/prices/entries", {"entries": entries})
-        await page.open(f"{mock.http_url}/")
-        await choose(page, "tables", "prices")
-        await page.until(f"{rows('tables', 'Entries of the table')}.length === 50")
-        assert (await page.get(rows("tables", "Entries of the table")))[0].startswith("000\t0xff\t")
-        await page.get("[...document.querySelectorAll('#tables .detail .buttons button')][1].click()")
-        await page.until(f"{rows('tables', 'Entries of the table')}.length === 20")
-        assert "<9>\t9" in (await page.get(rows("tables", "Entries of the table")))[-1]
-        assert page.complaints == []
-
-
 @pytest.mark.needs("npm's package axe-core")
 async def test_axe_finds_nothing_on_the_page_with_all_panels_and_forms_open(
     mock: MockCluster, chromium: Chromium

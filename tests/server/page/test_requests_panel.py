@@ -165,20 +165,6 @@ async def test_a_link_to_a_request_opens_it_and_a_lost_one_is_explained(chromium
         assert unexpected(page, 404) == []
 
 
-async def test_the_drawer_follows_a_request_until_it_is_answered(chromium: Chromium) -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
-        mock.faults.add("type = CREATE_SEGMENT", do="hold", name="held")
-        peer.send(create())
-        await mock.faults.wait_held("held")
-        number = await number_of(http, "type = CREATE_SEGMENT")
-        await page.open(f"{mock.http_url}/?request={number}")
-        text = await opened(page, number)
-        assert "fault held: hold" in text
-        assert "no reply so far" in text
-        mock.faults.release("held")
-        await page.until(f"{DRAWER}.innerText.includes('replied with SEGMENT_CREATED')")
-
-
 async def test_a_request_is_copied_sent_again_and_made_a_rule(chromium: Chromium) -> None:
     async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
         await peer.ask(create())

@@ -301,19 +301,6 @@ async def test_a_store_without_a_trusted_certificate_gets_no_data(
     assert f"the store at localhost:{mock.port} cannot be reached: " in caplog.text
 
 
-@looped(
-    ("given", "host"),
-    [
-        ({}, "127.0.0.1"),
-        ({"host": "0.0.0.0"}, "127.0.0.1"),
-        ({"tls_cert": Path("a"), "tls_key": Path("b")}, "localhost"),
-        ({"published_host": "tap"}, "tap"),
-    ],
-)
-def test_clients_are_sent_to_a_name_that_they_can_use(given: dict[str, object], host: str) -> None:
-    assert TapSettings(store=("a", 1), **given).public_host == host
-
-
 async def test_each_store_has_a_port_of_its_own_that_stays() -> None:
     async with MockSegmentStore() as one, MockSegmentStore() as other, tap_before(one.host, one.port) as tap:
         first = await tap.through(Endpoint(one.host, one.port))
