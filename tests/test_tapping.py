@@ -223,6 +223,8 @@ async def test_addresses_are_those_that_people_write() -> None:
     assert tap.settings.controller == ("localhost", 9090)
     assert tap.settings.store == ("::1", 12345)
     assert tap.settings.tls
+    assert tap.settings.public_host == "127.0.0.1"
+    assert Tap(store="a:1", published_host="tap").settings.public_host == "tap"
     with pytest.raises(RuntimeError, match="has no controller"):
         _ = tap.controller_uri
     with pytest.raises(RuntimeError, match="has no store"):
