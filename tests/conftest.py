@@ -131,7 +131,7 @@ LONG = {
     ),
     "benchmarks, kills, losses of power and long runs": (
         *("tests/explore/test_clients.py", "tests/fuzz/", "tests/power_loss/", "tests/seeds/test_shown.py"),
-        *("tests/server/durable/test_killed.py", "tests/server/durable/test_power_loss.py", "tests/test_bench.py"),
+        *("tests/server/durable/test_killed.py", "tests/server/durable/test_power_loss.py"),
     ),
 }
 """What `make test` leaves out, by folder and file; single tests have the marker `long`."""

@@ -239,15 +239,6 @@ def test_a_file_that_holds_no_key_is_refused_without_what_it_holds(
     assert "sssss" not in refused.stderr
 
 
-def test_a_key_that_others_can_read_is_taken_with_a_warning(
-    served: list[ServeSettings], key_file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    key_file.chmod(0o644)
-    assert run("serve", "--open-controller", "--auth-key-file", str(key_file)).exit_code == 0
-    assert f"chmod 600 {key_file}" in caplog.text
-    assert served[0].cluster.store.signing_key == "from a file"
-
-
 def test_settings_show_no_secret(served: list[ServeSettings], key_file: Path) -> None:
     options = ("--auth-key", "a-secret", "--open-controller", "--zookeeper", "h:1")
     run("serve", *options, "--zookeeper-auth-file", str(key_file))

@@ -8,7 +8,6 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pytest
 
-from segstore import pytest_plugin
 from segstore.client import connect
 from segstore.client.tables.table import IterationOptions, KeyValueTable
 from segstore.explore import explore
@@ -114,15 +113,6 @@ def test_options_of_a_server_are_those_of_a_cluster_with_users_and_a_recording()
         if each.kind is not inspect.Parameter.VAR_KEYWORD and name != "host"
     }
     assert ServerOptions.__annotations__.keys() == named.keys() | StoreOptions.__annotations__.keys()
-
-
-def test_the_factories_of_the_plugin_are_as_their_types_say() -> None:
-    hints = {
-        name: getattr(pytest_plugin, name).__wrapped__.__annotations__["return"]
-        for name in ("segstore_cluster", "segstore_tap", "segstore_trace", "segstore_explore")
-    }
-    starting = [f"Iterator[testing.{name}]" for name in ("StartServer", "StartTap", "StartTrace")]
-    assert list(hints.values()) == [*starting, "testing.Explore"]
 
 
 @looped(

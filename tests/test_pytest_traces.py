@@ -7,7 +7,7 @@ import pytest
 
 from segstore.traces import TraceFile
 from segstore.wire.trace import RecordKind
-from tests.pytest_suites import SLOW_S, STRICT, TRACES, WRITES, passed, recorded, slow
+from tests.pytest_suites import STRICT, WRITES, passed, recorded
 
 pytest_plugins = ["pytester", "tests.pytest_suites"]
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -141,46 +141,6 @@ def test_the_first_problem_or_the_deadline_ends_a_test_that_would_wait(suite: py
         ["__* test_in_a_coroutine *", problem, "test_replays.py:*: await asyncio.Event().wait()"]
     )
     result.stdout.no_fnmatch_line("*selectors.py*")
-
-
-@pytest.mark.needs("pravega, the official client")
-@slow
-def test_the_official_client_gives_up_at_the_first_problem_and_at_the_deadline(suite: pytest.Pytester) -> None:
-    suite.makepyfile("""
-        import pytest
-        from pravega_client import StreamManager
-
-        def write(trace, wrong):
-            manager = StreamManager(f"tcp://{trace.controller_uri}")
-            writer = manager.create_writer("scope", "stream")
-            for number in range(12):
-                writer.write_event(f"event {number}" if number != wrong else "wrong", routing_key=f"key {number % 3}")
-            writer.flush()
-
-        def test_first_problem(segstore_trace):
-            write(segstore_trace("write", mode="match"), wrong=3)
-
-        def test_deadline(segstore_trace):
-            write(segstore_trace("write", mode="match", missing="error", timeout_s=1), wrong=3)
-
-        def test_refused_elsewhere(segstore_trace):
-            write(segstore_trace("write", mode="match", missing="pass"), wrong=3)
-    """)
-    options = "-o", "segstore_process=auto", "-o", f"segstore_traces={TRACES}"
-    # This client retries for 120 s what is refused in another way: three tests would take longer than this.
-    result = suite.runpytest_subprocess("-q", "-p", "no:asyncio", *options, timeout=SLOW_S)
-    assert result.parseoutcomes()["failed"] == 3
-    near = "near: request * of the trace (connection *): data[[]0[]]: 'wrong' here, 'event 3' in the trace"
-    for name in ("first_problem", "deadline"):
-        announced = f"*::test_{name}: write.jsonl: connection *: APPEND_BLOCK_END is not in the trace"
-        result.stderr.fnmatch_lines([announced, f"  {near}"])
-    refused = (
-        "write.jsonl: connection *: SETUP_APPEND was forwarded: the store at * answers NO_SUCH_SEGMENT for scope/*"
-    )
-    result.stderr.fnmatch_lines([f"*::test_refused_elsewhere: {refused}"])
-    problem = "*write.jsonl: connection *: APPEND_BLOCK_END is not in the trace"
-    too_late = "*write.jsonl: the trace was still answering clients after 1 s"
-    result.stdout.fnmatch_lines_random([problem, f"*{near}", too_late, refused])  # the writer may raise in the test
 
 
 def test_a_recording_of_the_test_itself_takes_precedence(suite: pytest.Pytester) -> None:

@@ -17,40 +17,19 @@ from click.testing import CliRunner, Result
 
 from segstore.cli.commands import main
 from segstore.traces import write_trace
-from segstore.wire import SegmentCreated, encode
+from segstore.wire import encode
 from segstore.wire.controller_api import METHODS
-from segstore.wire.trace import Direction, Metadata, Record, RecordKind
+from segstore.wire.trace import Metadata
 from tests.processes import started
 from tests.server.support import HELLO, SEGMENT, create, set_up
+from tests.server.traffic import dialogue
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
 
 
-WRITES = """
-import os, sys
-import pravega_client
-manager = pravega_client.StreamManager("tcp://" + sys.argv[1], False, False)
-manager.create_scope("scope")
-manager.create_stream("scope", "stream", 1)
-writer = manager.create_writer("scope", "stream")
-for number in range(3):
-    writer.write_event(f"event{number}", "key")
-    writer.flush()
-os._exit(0)
-"""
-
-
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """A dialogue of three requests, with the replies that a store gives."""
-    said = [(0, HELLO), (1, HELLO), (0, create()), (1, SegmentCreated(1, SEGMENT))]
-    records = [
-        Record(at, 1, Direction(direction), RecordKind.FRAME, encode(command))
-        for at, (direction, command) in enumerate(said)
-    ]
-    path = tmp_path / "dialogue.jsonl"
-    write_trace(path, records, Metadata)
-    return path
+    return dialogue(tmp_path)
 
 
 def replaying(trace: Path, *options: str) -> AbstractContextManager[tuple[subprocess.Popen[str], str]]:
@@ -172,23 +151,6 @@ def test_what_of_a_client_does_not_decode_is_said(trace: Path) -> None:
     expected = "records of clients left out: 1; on connection 1: "
     assert said.startswith(expected)
     assert run("explore", trace).stderr.startswith(expected)
-
-
-@pytest.mark.needs("pravega, the official client")
-@pytest.mark.timeout(300)  # five processes, each of which takes its time to begin on a loaded machine
-def test_a_recording_of_serve_answers_the_client_that_made_it(tmp_path: Path) -> None:
-    script, path = tmp_path / "client.py", tmp_path / "run.wtrace"
-    script.write_text(WRITES)
-    for arguments, status in (
-        (("serve", "--port", "0", "--controller-port", "0", "--record", str(path)), 0),
-        (("replay", str(path), "--port", "0", "--controller-port", "0", "--mode", "match"), 0),
-    ):
-        command = [sys.executable, "-m", "segstore", *arguments]
-        with started(command) as (process, line):
-            where = line.rpartition("controller")[2].strip(" :\n").split(",")[0]
-            subprocess.run([sys.executable, str(script), where], check=True, timeout=120)
-            process.send_signal(signal.SIGTERM)
-            assert (process.wait(30), process.stdout.read()) == (status, "")
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,8 @@ from click.testing import CliRunner, Result
 from segstore.cli.commands import main
 from segstore.cli.traces.send import send_part
 from segstore.testing import ServerThread
-from segstore.traces import TraceFile, write_trace
-from segstore.wire import SegmentCreated, encode
-from segstore.wire.trace import Direction, Metadata, Record, RecordKind
-from tests.server.support import HELLO, SEGMENT, create
+from segstore.traces import TraceFile
+from tests.server.traffic import dialogue
 
 uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
 
@@ -23,15 +21,7 @@ RECORDED = Path(__file__).parent.parent / "fixtures" / "traces"
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
-    """A dialogue of three requests, with the replies that a store gives."""
-    said = [(0, HELLO), (1, HELLO), (0, create()), (1, SegmentCreated(1, SEGMENT))]
-    records = [
-        Record(at, 1, Direction(direction), RecordKind.FRAME, encode(command))
-        for at, (direction, command) in enumerate(said)
-    ]
-    path = tmp_path / "dialogue.jsonl"
-    write_trace(path, records, Metadata)
-    return path
+    return dialogue(tmp_path)
 
 
 def run(*arguments: Any) -> Result:

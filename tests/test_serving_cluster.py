@@ -17,7 +17,6 @@ from segstore.server.coordination import Configuration, CoordinationError
 from segstore.server.coordination.errors import Unreachable
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator, ZooKeeperSession
 from segstore.server.segments.remote import StoreConnection
-from segstore.server.shared_folder.identity import CLUSTER
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, WrongHost
 from segstore.wire.endpoint import Endpoint
 from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workload, are_at, chaos, lasting_port
@@ -352,27 +351,6 @@ async def test_processes_end_when_zookeeper_has_lost_its_data_and_keep_theirs_ov
         async with asyncio.timeout(PATIENCE_S):
             await streams_are(watched, sorted(["s", *(f"more{number}" for number in range(40))]))
         await watched.aclose()
-
-
-async def test_with_reconnect_processes_continue_after_zookeeper_lost_its_data_and_register_again(
-    tmp_path: Path, own_server: ZooKeeperServer
-) -> None:
-    async with Processes(tmp_path, own_server.address, 2, *SMALL, *PATIENT, *RECONNECT) as processes:
-        work = await with_many_streams(processes)
-        async with asyncio.timeout(PATIENCE_S * 3):
-            async with work.running():
-                await asyncio.to_thread(own_server.wipe)
-                while not all("its coordination session has expired" in each.said() for each in processes.all):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-                before = list(work.acknowledged)
-                while not all(now > then for now, then in zip(work.acknowledged, before, strict=True)):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
-            assert await work.check() > 0
-        assert all(each.runs for each in processes.all)
-        session = await ZooKeeperCoordinator(own_server.address).connect()
-        while await session.get(CLUSTER) is None:  # noqa: ASYNC110  what is looked at has no event
-            await asyncio.sleep(0.02)
-        await session.aclose()
 
 
 @pytest.mark.seed("57.6")

@@ -22,7 +22,7 @@ from segstore.server.faults import FaultSettings, NoFaults
 from segstore.server.faults.observe import NotObserved
 from segstore.server.replay import TraceServer
 from segstore.tap import Tap
-from segstore.traces import FileRecorder, TraceFile, UnknownSuffix
+from segstore.traces import FileRecorder, UnknownSuffix
 from segstore.wire.trace import RecordKind, unpack_data
 from tests.looped import looped
 from tests.server.certificates import write_certificate
@@ -176,25 +176,6 @@ async def test_a_recording_alone_answers_a_client_as_the_cluster_did(
         assert not server.unused()
 
 
-async def test_a_fixture_is_written_when_the_tap_stops(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    async with MockSegmentStore(long_poll_s=0.05) as mock:
-        async with store_before(mock, record=path, record_values={"what": "a try"}) as tap:
-            await writes(tap.host, tap.port)
-            assert names_in(tmp_path) == ["run.jsonl.wtrace"], "it is kept if the tap is killed"
-        assert names_in(tmp_path) == ["run.jsonl"]
-        with TraceFile(path) as trace:
-            assert trace.form == "fixture"
-            assert len(list(trace.records())) > 20
-            assert trace.metadata.values == {"what": "a try"}
-            assert trace.metadata.recorder.endswith(" tap")
-        for taken in (path, tmp_path / "other.jsonl"):
-            if taken != path:
-                taken.with_name("other.jsonl.wtrace").write_text("")
-            with pytest.raises(FileExistsError, match="never overwrites a file"):
-                await store_before(mock, record=taken).start()
-
-
 async def test_a_tap_that_cannot_listen_leaves_no_recording(tmp_path: Path) -> None:
     async with MockSegmentStore() as mock:
         tap = store_before(mock, record=tmp_path / "run.wtrace", port=mock.port)
@@ -242,6 +223,8 @@ async def test_addresses_are_those_that_people_write() -> None:
     assert tap.settings.controller == ("localhost", 9090)
     assert tap.settings.store == ("::1", 12345)
     assert tap.settings.tls
+    assert tap.settings.public_host == "127.0.0.1"
+    assert Tap(store="a:1", published_host="tap").settings.public_host == "tap"
     with pytest.raises(RuntimeError, match="has no controller"):
         _ = tap.controller_uri
     with pytest.raises(RuntimeError, match="has no store"):

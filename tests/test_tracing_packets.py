@@ -175,16 +175,6 @@ def test_a_packet_that_is_no_call_is_reported_and_the_others_are_read(tmp_path: 
     assert why in damage.reason
 
 
-def test_a_cut_capture_is_read_up_to_there_and_the_damage_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "a.pcapng"
-    write_trace(path, [opened(1), Record(0, 1, Direction.REQUEST, RecordKind.FRAME, HELLO)] * 2, lambda: METADATA)
-    path.write_bytes(path.read_bytes()[:-3])
-    with TraceFile(path) as trace:
-        assert RecordKind.FRAME in [record.kind for record in trace.records()]
-    (damage,) = trace.damages
-    assert "not a packet capture from here on" in damage.reason
-
-
 @pytest.mark.needs("tshark")
 def test_wireshark_reads_the_packets_and_their_checksums(tmp_path: Path) -> None:
     tshark = shutil.which("tshark") or ""

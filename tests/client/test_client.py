@@ -1,29 +1,18 @@
 """Streams end to end, against stores and a controller in this process: order, scaling, sealing, tails, tokens."""
 
 import asyncio
-from itertools import pairwise
-from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
 
 from segstore.client import ClientSettings, CutError, connect
 from segstore.client.client import Client, parse_uri
-from segstore.client.errors import (
-    Closed,
-    NoNodeAvailable,
-    NoSuchStream,
-    ProtocolViolation,
-    SegmentMissing,
-    StreamSealed,
-)
+from segstore.client.errors import Closed, NoSuchStream, ProtocolViolation, SegmentMissing, StreamSealed
 from segstore.client.routing import SegmentRange
 from segstore.server.cluster import MockCluster
 from segstore.wire.hashing import position_of
 from tests.client.support import settings, until
 from tests.looped import looped
-from tests.server.certificates import write_certificate
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -151,49 +140,6 @@ async def test_a_reader_that_cannot_ask_why_a_segment_is_missing_does_not_stop_s
                 await events.read()
 
 
-@looped("batching", ["turn", "blocks"])
-async def test_each_key_keeps_its_order_through_scaling_up_and_down(batching: str) -> None:
-    async with MockCluster(watched=False, stores=2) as mock, client(mock, append_batching=batching) as pravega:
-        await stream(pravega, 1)
-        keys = [f"key {number}" for number in range(8)]
-        written: dict[str, list[bytes]] = {key: [] for key in keys}
-        random = Random(3)
-        acks = []
-        writer = pravega.event_writer("a", "s")
-        await writer.open()
-
-        async def scale(parts: int) -> None:
-            now = await pravega.controller.current_segments("a", "s")
-            edges = [number / parts for number in range(parts + 1)]
-            await pravega.controller.scale(
-                "a", "s", [each.segment_id for each in now], list(pairwise(edges)), wait_ms=60_000
-            )
-
-        for step in range(900):
-            key = random.choice(keys)
-            event = f"{key}:{len(written[key])}".encode()
-            written[key].append(event)
-            acks.append(await writer.submit(event, routing_key=key))
-            if step % 150 == 100:
-                await scale({100: 3, 250: 2, 400: 5, 550: 1, 700: 4, 850: 2}[step])
-            if step % 9 == 0:
-                await asyncio.sleep(0)
-        await writer.flush()
-        assert all(ack.done() and ack.exception() is None for ack in acks)
-        await writer.aclose()
-        await pravega.controller.seal_stream("a", "s")
-        got: dict[str, list[bytes]] = {key: [] for key in keys}
-        cuts = []
-        async with pravega.event_reader("a", "s") as events:
-            async for event in events:
-                got[event.data.decode().partition(":")[0]].append(event.data)
-                cuts.append((dict(events.cut), sum(map(len, got.values()))))
-        assert got == written
-        cut, seen = cuts[450]
-        async with pravega.event_reader("a", "s", from_=cut) as events:
-            assert len([event async for event in events]) == 900 - seen
-
-
 async def test_slices_hold_the_same_events_and_a_cut_behind_one_goes_on(pravega: Client) -> None:
     await stream(pravega)
     async with pravega.event_writer("a", "s") as writer:
@@ -269,24 +215,6 @@ async def test_closing_ends_what_waits_and_can_be_done_twice(mock: MockCluster) 
     await pravega.aclose()
 
 
-async def test_a_cancelled_read_loses_no_event(pravega: Client) -> None:
-    await stream(pravega)
-    async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
-        got = []
-        for number in range(30):
-            reading = asyncio.ensure_future(events.read())
-            await asyncio.sleep(0)
-            ack = await writer.submit(b"%d" % number)
-            if number % 2:
-                reading.cancel()
-            (event,) = await asyncio.gather(reading, return_exceptions=True)
-            if not isinstance(event, BaseException):
-                got.append(event.data)
-            await ack
-        got += await take(events, 30 - len(got))
-        assert got == [b"%d" % number for number in range(30)]
-
-
 @looped(
     ("uri", "endpoints", "tls"),
     [
@@ -307,20 +235,6 @@ def test_what_names_no_controller_is_refused(uri: str) -> None:
 
 
 KEY = "k" * 64
-
-
-async def test_a_client_speaks_tls_with_an_authority_of_its_own_and_refuses_others(tmp_path: Path) -> None:
-    certificate, key = write_certificate(tmp_path)
-    async with MockCluster(watched=False, tls_cert=certificate, tls_key=key) as mock:
-        uri = f"tls://{mock.controller_uri}"
-        async with connect(uri, settings(tls_ca_file=certificate)) as pravega:
-            await stream(pravega)
-            async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
-                await writer.write(b"secret")
-                assert await take(events, 1) == [b"secret"]
-        async with connect(uri, settings(request_timeout_ms=500)) as pravega:
-            with pytest.raises(NoNodeAvailable):
-                await pravega.controller.create_scope("b")
 
 
 async def test_a_reader_that_is_not_open_says_so_and_is_opened_once(pravega: Client) -> None:

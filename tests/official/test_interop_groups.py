@@ -181,21 +181,6 @@ async def test_successors_that_one_client_recorded_are_read_by_the_other() -> No
         assert_in_order(got, 1200)
 
 
-async def test_this_client_reads_the_successors_that_the_official_client_recorded() -> None:
-    async with MockCluster(2, watched=False) as cluster, ours(cluster) as pravega:
-        await make_stream(cluster, "a", "s", 4)
-        await write(pravega, 0, 400)
-        await scale(cluster, "a", "s", 5)
-        await write(pravega, 400, 800)
-        await scale(cluster, "a", "s", 6)
-        await write(pravega, 800, 1200)
-        got = await run(uri(cluster), "interop_groups.read_some", **GROUP, reader="official", count=500)
-        assert len(got) < 1200
-        async with group(pravega, streams=()) as shared, shared.reader("ours") as reader:
-            got += await take(reader, 1200 - len(got))
-        assert_in_order(got, 1200)
-
-
 @pytest.mark.long
 async def test_readers_of_both_clients_share_the_segments_in_either_order_of_arrival() -> None:
     """The official client takes and gives up segments after ten seconds, not before: both orders at once."""

@@ -7,11 +7,10 @@ import pytest
 from segstore.server.cluster import MockCluster
 from segstore.server.replay import TraceServer, of_clients
 from segstore.tap import Tap
-from segstore.traces import TraceFile, drive
-from segstore.wire.endpoint import Endpoint
+from segstore.traces import TraceFile
 from segstore.wire.trace import CONTROLLER, RecordKind
 from tests.official.client import ClientCrashed, run
-from tests.official.support import MARKS, segment_names, uri
+from tests.official.support import MARKS, uri
 
 pytestmark = MARKS
 
@@ -59,21 +58,6 @@ async def test_the_deadline_of_a_recording_ends_a_client_that_deviates(tmp_path:
         with pytest.raises(ClientCrashed, match="RecvError"):
             await run(f"tcp://{controller}", "events.sizes", sizes=[11])
         assert server.failure == "the trace was still answering clients after 3 s"
-
-
-async def test_a_recording_replays_whole_against_a_fresh_cluster(tmp_path: Path) -> None:
-    path = tmp_path / "run.wtrace"
-    what = {"scope": "a", "stream": "s", "segments": 2, "keys": 3, "per_key": 20}
-    async with MockCluster(1) as cluster, Tap(uri(cluster), record=path) as tap:
-        await run(f"tcp://{tap.controller_uri}", "events.write_and_read", **what)
-    with TraceFile(path) as trace:
-        records = list(trace.records())
-    async with MockCluster(1) as cluster:
-        controller = Endpoint.parse(cluster.controller_uri)
-        found = await drive(records, *cluster.stores[0].address, controller=controller, all_differences=True)
-        assert [str(difference) for difference in found.differences] == []
-        assert found.calls > 5
-        assert "a/s/1.#epoch.0" in segment_names(cluster)
 
 
 async def test_acknowledgements_that_never_come_do_not_double_events() -> None:

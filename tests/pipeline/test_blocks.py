@@ -14,10 +14,8 @@ from click.testing import CliRunner
 
 from segstore.cli.commands import main
 from segstore.pipeline.blocks import write_index
-from segstore.pipeline.storage import RemoteFile, Storage
-from segstore.pipeline.trace import growth
+from segstore.pipeline.storage import Storage
 from segstore.pipeline.trace.files import FileRange, RecordChunk, Skipped, find_files, plan
-from segstore.pipeline.trace.growth import steps
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire import DataAppended
 from segstore.wire.trace import MARK_BYTES, Record
@@ -116,25 +114,6 @@ def test_an_index_gives_the_blocks_that_the_headers_give(store: Any, tmp_path: P
         assert [piece[1:] for piece in pieces] == expected
         assert read(pieces) == (RECORDS, [])
     assert find_files([str(tmp_path / "*"), "memory://run/"]) == [str(local), PATH]
-
-
-def test_an_index_saves_the_requests_for_headers(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    read_at = RemoteFile.read_at
-    monkeypatch.setattr(RemoteFile, "read_at", lambda *at: asked.append(at) or read_at(*at))
-    monkeypatch.setattr(growth, "PIECE_BYTES", 1000)
-    without = list(steps(PATH, 0))
-    assert len(asked) > len(without)
-    asked.clear()
-    assert len(plan([PATH], 1000, STORAGE)) > 9
-    assert len(asked) < 4, "an unindexed capture is cut at equal distances"
-    write_index(PATH, STORAGE)
-    asked.clear()
-    assert list(steps(PATH, 0)) == without
-    assert len(asked) < 6
-    asked.clear()
-    assert len(plan([PATH], 1000, STORAGE)) > 9
-    assert len(asked) < 6
 
 
 def test_blocks_added_after_the_index_are_found(store: Any) -> None:

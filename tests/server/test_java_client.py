@@ -5,7 +5,6 @@ Each test does by hand what that client does for one of its calls, as was seen w
 
 import asyncio
 from collections.abc import AsyncIterator
-from struct import unpack_from
 from uuid import UUID
 
 import grpc
@@ -13,20 +12,10 @@ import pytest
 
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
-from segstore.wire import (
-    AppendBlockEnd,
-    AppendSetup,
-    DataAppended,
-    GetStreamSegmentInfo,
-    ReadSegment,
-    SegmentIsSealed,
-    SegmentRead,
-    SetupAppend,
-    StreamSegmentInfo,
-)
+from segstore.wire import AppendBlockEnd, AppendSetup, DataAppended, SegmentIsSealed, SetupAppend
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import Client
-from tests.server.support import PATIENCE_S, Peer
+from tests.server.support import Peer
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -57,33 +46,6 @@ async def place() -> AsyncIterator[Place]:
                 yield Place(ask, peer)
     finally:
         await cluster.stop()
-
-
-async def note(place: Place, timestamp: int, position: dict[int, int]) -> str:
-    request = m.TimestampFromWriter(
-        writer="one", timestamp=timestamp, position=m.StreamCut(streamInfo=STREAM, cut=position)
-    )
-    return await place.ask.status("noteTimestampFromWriter", request)
-
-
-async def test_what_a_writer_notes_is_read_as_a_time_window(place: Place) -> None:
-    """`writer.noteTime`, then `reader.getCurrentTimeWindow`: it reads the one segment of the stream of watermarks."""
-    marks = await place.ask("getCurrentSegments", m.StreamInfo(scope="s", stream="_MARKx"))
-    (found,) = marks.segmentRanges
-    segment = f"s/_MARKx/{found.segmentId.segmentId}.#epoch.0"
-    assert await note(place, 5_000, {0: 40, 1: 0}) == "SUCCESS"
-    data = b""
-    async with asyncio.timeout(PATIENCE_S):
-        while not data:
-            (read,) = await place.peer.ask(ReadSegment(segment, 0, 1000, "", 1))
-            assert isinstance(read, SegmentRead)
-            data = bytes(read.data)
-    type_code, length = unpack_from(">ii", data)
-    assert (type_code, length) == (0, len(data) - 8)
-    assert unpack_from(">qq", data, 16) == (5_000, 5_000)
-    (info,) = await place.peer.ask(GetStreamSegmentInfo(2, segment, ""))
-    assert isinstance(info, StreamSegmentInfo)
-    assert info.write_offset == len(data), "once"
 
 
 async def test_a_writer_with_much_in_flight_hears_of_the_end_of_its_segment_and_keeps_its_connection(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import pytest
@@ -19,7 +19,7 @@ from tests.spark import SPARK
 from tests.wire.trace.traces import record
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 pytestmark = SPARK
 
@@ -32,13 +32,6 @@ def block_end(number: int) -> AppendBlockEnd:
     return AppendBlockEnd(WRITER, 1, b"a", 1, number, number)
 
 
-def sources(table: DataFrame) -> list[str]:
-    """What a table is read from, as Spark plans it; what is kept counts as a source, whatever it was made of."""
-    leaves: Any = table._jdf.queryExecution().withCachedData().collectLeaves()
-    found = [str(leaves.apply(at).nodeName()) for at in range(leaves.size())]
-    return [name for name in found if name != "CTERelationRef"]  # a name within a statement
-
-
 def test_a_missing_column_is_named(spark: SparkSession) -> None:
     from segstore.pipeline.report.analysis import analyse, latencies
 
@@ -48,20 +41,6 @@ def test_a_missing_column_is_named(spark: SparkSession) -> None:
     assert caught.value.column == "writer_id"
     with pytest.raises(ColumnError, match="'stream'"):
         latencies(lacking, "stream")
-
-
-def test_a_trace_is_read_once_and_all_tables_are_made_of_what_is_kept(spark: SparkSession) -> None:
-    from segstore.pipeline.report.analysis import analyse
-
-    rows = spark.read.format("segstore.trace").load(str(RECORDED))
-    (trace,) = sources(rows)
-    with analyse(rows) as found:
-        kept = sources(found.written)
-        assert kept == ["InMemoryRelation"]
-        for table in (found.exchanges, found.frames):
-            assert set(sources(table)) == set(kept)
-        found.close()
-        assert sources(found.written.select("*")) == [trace]
 
 
 def test_rows_in_any_order_are_followed_as_the_reference_follows_them(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,31 +136,6 @@ def test_a_query_is_stopped_and_goes_on_where_it_was(
     assert written(sink) == list(range(COUNT + 20))
 
 
-@pytest.mark.needs("PySpark 4.1 or newer")
-def test_a_query_over_another_source_is_written(spark: SparkSession, sink: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "numbers").write_text("".join(f"{number}\n" for number in range(9)))
-    lines = spark.readStream.schema("event string").text(str(tmp_path / "in"))
-    assert sum(run(lines, sink, tmp_path / "log")) == 9
-    assert written(sink) == list(range(9))
-
-
-def test_a_write_that_fails_leaves_nothing_visible_and_nothing_behind(
-    spark: SparkSession, server: RunningServer, sink: dict[str, str]
-) -> None:
-    rows = spark.range(0, 2_000, 1, 2).selectExpr(
-        "cast(if(id = 1999, raise_error('the rows end here'), cast(id as string)) as string) event"
-    )
-    with pytest.raises(Exception, match="the rows end here"):
-        rows.write.format(FORMAT).options(**sink).mode("append").save()
-    for _ in range(1_000):  # a task that was at work when the other failed deletes what it wrote as it ends
-        if not left_over(server, sink["stream"]):
-            break
-        time.sleep(0.02)
-    assert left_over(server, sink["stream"]) == []
-    assert written(sink) == []
-
-
 @pytest.mark.needs("PySpark 4.2 or newer")
 def test_a_batch_whose_commit_is_not_in_sparks_log_is_there_once(
     spark: SparkSession, options: dict[str, str], sink: dict[str, str], tmp_path: Path
@@ -206,69 +180,6 @@ def test_progress_shows_how_far_a_query_is_behind(spark: SparkSession, options: 
         assert (reported["lagBytes"] > 0) == (reported["lagEvents"] > 0) == (read < COUNT)
     assert read == COUNT
     assert latest[0]["lagBytes"] < sum(bytes_of)
-
-
-@pytest.mark.needs("PySpark 4.2 or newer")
-@pytest.mark.parametrize(("deleted", "lenient"), [(True, True), (False, True), (False, False)])
-def test_events_that_vanish_while_a_query_runs_are_an_error_or_skipped(
-    spark: SparkSession, options: dict[str, str], tmp_path: Path, deleted: bool, lenient: bool
-) -> None:
-    uri, stream = options["controller"], options["stream"]
-    middle = asyncio.run(_cut(options))
-    asyncio.run(write_events(uri, [(b"%d" % number, f"k{number}") for number in range(COUNT, COUNT + 20)], stream))
-    numbers: list[int] = []
-
-    def heard(rows: DataFrame, batch: int) -> None:
-        numbers.extend(int(row.event) for row in rows.collect())
-        if batch == 0:
-            asyncio.run(_lose(options, None if deleted else middle))
-
-    frame = read_stream(spark, options, maxEventsPerTrigger="90", failOnDataLoss=str(not lenient))
-    writer = frame.writeStream.foreachBatch(heard).option("checkpointLocation", str(tmp_path))
-    query = writer.trigger(availableNow=True).start()
-    if lenient and not deleted:
-        assert query.awaitTermination(120)
-        assert sorted(numbers)[-20:] == list(range(COUNT, COUNT + 20))
-        reported = json.loads(query.recentProgress[-1]["sources"][0]["latestOffset"])
-        assert reported["lostBytes"] == sum(middle.values())  # besides those of the first segment, which is gone
-        return
-    says = f"NoSuchStream: .* s/{stream} does not exist" if deleted else r"0\.#epoch\.0 is gone|was truncated at"
-    with pytest.raises(Exception, match=says):
-        query.awaitTermination(120)
-    assert len(numbers) == 90
-
-
-async def _cut(options: Mapping[str, str]) -> dict[int, int]:
-    async with using(options["controller"], stream=options["stream"]) as segments:
-        return await segments.tail()
-
-
-async def _lose(options: Mapping[str, str], cut: dict[int, int] | None) -> None:
-    """Truncates the stream at a cut, or deletes it."""
-    async with using(options["controller"]) as segments:
-        controller = segments.client.controller
-        if cut is not None:
-            await controller.truncate_stream(SCOPE, options["stream"], cut)
-        else:
-            await controller.seal_stream(SCOPE, options["stream"])
-            await controller.delete_stream(SCOPE, options["stream"])
-
-
-@pytest.mark.needs("PySpark 4.2 or newer")
-def test_a_batch_waits_for_a_minimum_of_events(spark: SparkSession, options: dict[str, str], tmp_path: Path) -> None:
-    frame = read_stream(spark, options, minOffsetsPerTrigger=str(COUNT + 40))
-    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
-    try:
-        until = time.monotonic() + 120
-        while query.status["message"] != "Waiting for data to arrive" and time.monotonic() < until:
-            time.sleep(0.02)
-        more = [(b"%d" % number, f"k{number}") for number in range(COUNT, COUNT + 40)]
-        asyncio.run(write_events(options["controller"], more, options["stream"]))
-        query.processAllAvailable()
-        batches = [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
-    finally:
-        query.stop()
-    assert batches == [COUNT + 40]
 
 
 def test_a_routing_key_of_another_type_is_cast_as_spark_does(spark: SparkSession, options: dict[str, str]) -> None:

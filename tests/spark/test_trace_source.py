@@ -14,8 +14,7 @@ import fsspec
 import pytest
 
 from segstore.pipeline.session import FILTER_PUSH_DOWN, register
-from segstore.pipeline.trace.columns import ALL_COLUMNS, DEFAULT_COLUMNS, select
-from segstore.pipeline.trace.options import read_options
+from segstore.pipeline.trace.columns import ALL_COLUMNS, DEFAULT_COLUMNS
 from segstore.pipeline.trace.rows import Row, trace_rows
 from segstore.wire import DataAppended, Hello, NoSuchSegment, ReadSegment, encode
 from segstore.wire.trace import Record, RecordKind
@@ -222,13 +221,6 @@ def test_a_dataframe_can_be_filtered_twice_as_sessions_are_made_here(spark: Spar
     assert found.count() == len(reference(faulty))
 
 
-def test_options_choose_records_before_they_are_decoded(spark: SparkSession, faulty: str) -> None:
-    reader = spark.read.format("segstore.trace").options(commands="read_segment", fromNs="5", untilNs="30")
-    names = ("command", "ts_ns")
-    expected = [row for row in reference(faulty, names) if row[0] == "READ_SEGMENT" and 5 <= row[1] < 30]
-    assert rows(reader.load(faulty).select(*names)) == expected
-
-
 # --- streams --------------------------------------------------------------------------------------------------------
 
 
@@ -267,20 +259,6 @@ def test_a_capture_that_grows_is_read_once_block_by_block(
     write_fixture(folder / "late.jsonl", [record(Hello(17, 5)), record(b"{}", kind=RecordKind.CLOSE)])
     found, _ = follow(str(folder), maxRowsPerTrigger=4)
     assert found == reference(str(folder))
-
-
-def test_a_file_that_a_stream_has_forgotten_is_one_skipped_row(tmp_path: Path) -> None:
-    from segstore.pipeline.trace.source import TraceStreamReader
-
-    path = str(write_capture(tmp_path / "a.wtrace", traffic(4)))
-    reader = TraceStreamReader(
-        read_options({"path": path}), select(names := ["file", "block", "kind", "size", "error"]), names
-    )
-    (partition,) = reader.partitions({"": 9}, {"": 9, path: -500})
-    (batch,) = reader.read(partition)
-    ((file, block, kind, size, error),) = (tuple(row.values()) for row in batch.to_pylist())
-    assert (file, block, kind, size) == (path, 0, "skipped", 500)
-    assert "has grown, or it came too late" in error
 
 
 # --- stores ---------------------------------------------------------------------------------------------------------

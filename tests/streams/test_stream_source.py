@@ -11,7 +11,7 @@ from segstore.client import CutError
 from segstore.pipeline.stream.plan import DataLost
 from segstore.pipeline.stream.source import StreamSource, StreamStreamReader
 from segstore.pipeline.versions import ReadAllAvailable, ReadMaxRows, ReadMinRows
-from tests.pipeline.stream_support import SCOPE, STREAM, scale, write_events
+from tests.pipeline.stream_support import SCOPE, STREAM, scale, using, write_events
 
 
 def reader(uri: str, **more: str) -> StreamStreamReader:
@@ -74,6 +74,21 @@ def _wait_for_more(uri: str) -> None:
     for more in ({"maxTriggerDelay": "0s", "minBytesPerTrigger": "1000000"}, {"minBytesPerTrigger": "900"}):
         one = reader(uri, **more)
         assert one.latestOffset(start, one.getDefaultReadLimit()) != start
+
+
+@pytest.mark.needs("PySpark 4.2 or newer")
+async def test_bytes_that_were_truncated_before_they_were_read_are_reported(uri: str) -> None:
+    await write_events(uri, [(b"%d" % number, f"k{number}") for number in range(10)])
+    async with using(uri) as segments:
+        tail = await segments.tail()
+        await segments.client.controller.truncate_stream(SCOPE, STREAM, tail)
+    assert await asyncio.to_thread(_lost, uri) == tail[0] > 0
+
+
+def _lost(uri: str) -> object:
+    one = reader(uri, failOnDataLoss="false")
+    one.latestOffset({"0.#epoch.0": 0}, ReadAllAvailable())
+    return one.reportLatestOffset()["lostBytes"]
 
 
 @pytest.mark.needs("PySpark 4.2 or newer")

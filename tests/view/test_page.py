@@ -338,40 +338,6 @@ DRAWN = """(narrow) => {
 
 
 @needs_chromium
-async def test_ticks_of_records_of_one_time_differ_and_long_numbers_keep_their_end(
-    tmp_path: Path, chromium: Chromium
-) -> None:
-    frames = [
-        Record(5, 10**9 + each, Direction.REQUEST, RecordKind.FRAME, encode(ReadSegment(SEGMENT, 0, 9, "", 1)))
-        for each in (101, 202)
-    ]
-    async with shown(chromium, tmp_path, saved(tmp_path, frames)) as browser:
-        ticks = [each for each in (await browser.get(call(DRAWN, False)))[0] if "ns" in each or each == "0"]
-        assert len(ticks) == len(set(ticks)) > 0
-        texts, _ = await browser.get(call(DRAWN, True))
-        first, second = (text for text in texts if text.startswith(("#", "…")))
-        assert (first[0], first[-2:], second[-2:]) == ("…", "01", "02")
-
-
-@needs_chromium
-async def test_requests_without_flows_have_the_colour_of_their_writer_or_connection(
-    tmp_path: Path, chromium: Chromium
-) -> None:
-    sent: list[tuple[int, Command]] = [
-        (1, Hello(17, 5)),
-        (1, AppendBlockEnd(WRITER, 0, b"", 1, 1, 7)),
-        (1, AppendBlockEnd(UUID(int=8), 0, b"", 1, 1, 8)),
-        (2, ReadSegment(SEGMENT, 0, 9, "", 9)),
-        (3, ReadSegment(SEGMENT, 0, 9, "", 9)),
-        (3, ReadSegment(SEGMENT, 0, 9, "", 5 << 32)),
-    ]
-    frames = [Record(at, each, Direction.REQUEST, RecordKind.FRAME, encode(of)) for at, (each, of) in enumerate(sent)]
-    async with shown(chromium, tmp_path, saved(tmp_path, frames)) as browser:
-        _, colours = await browser.get(call(DRAWN, False))
-        assert colours == ["soft", *(f"flow-{number}" for number in (0, 1, 1, 2, 4))]
-
-
-@needs_chromium
 async def test_two_traces_are_compared_side_by_side(tmp_path: Path, chromium: Chromium) -> None:
     one, other = FIXTURES / "traces" / "write.jsonl", FIXTURES / "traces" / "seal.jsonl"
     async with shown(chromium, tmp_path, one, against=other) as browser:
@@ -388,21 +354,6 @@ async def test_two_traces_are_compared_side_by_side(tmp_path: Path, chromium: Ch
         await browser.until("page.views[0].timeline.span === page.views[1].timeline.span")
         await browser.get("page.filter('failure')")
         assert await browser.get(text_of("#filter-said")) == "A: 0 records of 60, B: 2 records of 76 match."
-
-
-@needs_chromium
-async def test_controller_calls_of_two_traces_are_compared(tmp_path: Path, chromium: Chromium) -> None:
-    one, other = FIXTURES / "traces" / "controller_calls.jsonl", tmp_path / "other.jsonl"
-    other.write_text(one.read_text("utf-8").replace('"minNumSegments": 1', '"minNumSegments": 2'), "utf-8")
-    async with shown(chromium, tmp_path, one, against=other) as browser:
-        said = await browser.get(text_of(".differences"))
-        assert "1 stream differs" in said
-        assert "createStream: scalingPolicy.minNumSegments\trequest\t5\t5\tcontroller" in said
-        await browser.get("document.querySelector('.differences button').click()")
-        await browser.until("document.querySelector('#drawer-title')?.textContent.includes('createStream')")
-        assert "scalingPolicy.minNumSegments\t1\t2" in await browser.get(text_of("#drawer"))
-        selected = await browser.get("page.views.map((each) => each.timeline.selected)")
-        assert selected == [4, 4]
 
 
 @pytest.mark.needs("chromium", "npm's package axe-core")

@@ -20,7 +20,6 @@ from segstore.wire.reader_groups.updates import decode_config, decode_kind, deco
 from tests.client.groups.support import fill, group
 from tests.client.groups.test_group import numbers, take
 from tests.client.groups.test_group import until as until_read
-from tests.client.groups.test_positions import ended, merge
 from tests.client.support import until
 from tests.wire.reader_groups.java import java_configs, java_updates
 
@@ -62,28 +61,6 @@ async def test_a_group_is_reset_to_its_last_checkpoint_a_cut_and_its_start(prave
         await shared.reset("head")
         assert (await shared.cuts())["a/s"] == {0: 0}
         assert await pravega.controller.reader_group_config("a", "g") == await shared.config()
-
-
-async def test_a_group_is_reset_to_a_checkpoint_at_which_a_merge_was_half_read(pravega: Client) -> None:
-    await fill(pravega, 80, segments=2, start=10)
-    await merge(pravega)
-    await fill(pravega, 10, start=90)
-    changes: dict[str, list[GroupChange]] = {"r": []}
-    async with group(pravega) as shared:
-        reader = shared.reader("r", listener=changes["r"].append)
-        await reader.open()
-        before = []
-        while not ended(changes):
-            before += await take(reader, 1)
-            await asyncio.sleep(0.005)
-        checkpoint = asyncio.ensure_future(shared.checkpoint())
-        await until(lambda: bool(reader._wanted))
-        after = await take(reader, 90 - len(before))
-        await checkpoint
-        await reader.aclose()
-        await shared.reset()
-        async with shared.reader("r") as again:
-            assert numbers(await take(again, len(after))) == numbers(after)
 
 
 async def test_a_group_without_a_checkpoint_is_reset_to_its_start(pravega: Client) -> None:

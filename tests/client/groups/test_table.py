@@ -54,16 +54,6 @@ async def test_a_deleted_group_whose_name_is_not_released_is_distinguished_from_
         await table.aclose()
 
 
-async def test_a_table_of_something_else_is_refused(pravega: Client) -> None:
-    await fill(pravega, 0)
-    async with pravega.segment_requests() as requests:
-        table = TableSegment(requests, TABLE)
-        await table.create()
-        await table.update([Item(b"key", -1, b"value")])
-    with pytest.raises(ProtocolViolation, match="an entry that no reader group has"):
-        await group(pravega).open()
-
-
 @pytest.mark.parametrize("inner", ["a/s/0.#epoch.p", "a/s", ""])
 @pytest.mark.parametrize(("outer", "value"), [(UNASSIGNED, encode_value("Offset", encode_offset(0))), (FUTURE, BEFORE)])
 async def test_a_segment_in_a_groups_table_that_is_none_is_refused_when_it_is_read(

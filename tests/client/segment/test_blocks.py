@@ -20,11 +20,9 @@ from segstore.wire import (
     Buffer,
     Command,
     DataAppended,
-    Event,
     FrameDecoder,
     GetStreamSegmentInfo,
     KeepAlive,
-    Padding,
     PartialEvent,
     SetupAppend,
     StreamSegmentInfo,
@@ -32,7 +30,7 @@ from segstore.wire import (
 )
 from segstore.wire.blocks import AppendBlockEncoder
 from tests.client.segments import SEGMENT, content, make, setup_reply
-from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings, until
+from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings
 from tests.conformance.blocks import FixedBlockSize
 from tests.looped import looped
 from tests.server.support import Peer
@@ -184,45 +182,6 @@ def test_the_length_of_a_block_covers_its_fields_and_all_of_it_and_an_event_acro
     assert end.size_of_whole_events == 60
     assert int.from_bytes(tail[4:8]) + len(end.data) == 60
     assert tail[8:] + bytes(end.data) == b"x" * 60
-
-
-@pytest.mark.seed("36.21")
-@pytest.mark.parametrize(
-    "frames",
-    [
-        lambda w: [AppendBlock(w, b"12345678"), SetupAppend(9, w, SEGMENT, "")],
-        lambda w: [AppendBlock(w, b"12345678"), AppendBlock(w, b"12345678")],
-        lambda w: [AppendBlock(w, b"12345678"), AppendBlockEnd(UUID(int=99), 8, b"", 1, 5, 3)],
-        lambda w: [AppendBlock(w, b"12345678"), AppendBlockEnd(w, -1, b"", 1, 5, 3)],
-        lambda w: [AppendBlock(w, b"12345678"), AppendBlockEnd(w, 9, b"", 1, 5, 3)],
-        lambda w: [AppendBlockEnd(w, 1, b"x", 0, 5, 3)],
-        lambda w: [AppendBlockEnd(w, 1, b"x", 1, 5, 3), AppendBlockEnd(w, 1, b"x", 1, 4, 3)],
-        lambda w: [AppendBlockEnd(UUID(int=99), 1, b"x", 1, 5, 3)],
-        lambda w: [AppendBlock(w, b"1234" + encode(Event(b"x"))), AppendBlockEnd(w, 4, b"", 1, 5, 3)],
-        lambda w: [AppendBlock(w, b"1234" + encode(Padding(4))), AppendBlockEnd(w, 4, b"x", 1, 5, 3)],
-    ],
-    ids=["setup", "block", "mismatch", "negative", "beyond", "none", "backwards", "unknown", "tail", "padded data"],
-)
-async def test_a_sequence_that_breaks_the_rules_closes_the_connection(
-    frames: Callable[[UUID], list[Command]], store: MockSegmentStore
-) -> None:
-    await make(store)
-    writer = UUID(int=3)
-    async with await Peer.connect(store) as peer:
-        await peer.ask(SetupAppend(1, writer, SEGMENT, ""))
-        for frame in frames(writer):
-            body = frame.data if isinstance(frame, AppendBlock) else None
-            if body is None:
-                peer.send(frame)
-            else:
-                peer.send_bytes(b"\0\0\0\3" + (16 + len(body)).to_bytes(4) + writer.bytes + bytes(body))
-        await peer.closed()
-    assert store.server.service.counters.connections_open == 0 or await closed(store)
-
-
-async def closed(store: MockSegmentStore) -> bool:
-    await until(lambda: store.server.service.counters.connections_open == 0)
-    return True
 
 
 @pytest.mark.seed("36.21")

@@ -1,4 +1,4 @@
-"""PDP-36, ids 36.22 to 36.25: acknowledgements, what is sent again, and errors of appends.
+"""PDP-36, ids 36.22, 36.23 and 36.25: acknowledgements, what is sent again, and errors of appends.
 
 Where a line is about a peer that misbehaves, a scripted store plays it.
 """
@@ -16,26 +16,19 @@ from segstore.client.segment import SegmentWriter, WriterState
 from segstore.server import MockSegmentStore
 from segstore.wire import (
     AppendBlockEnd,
-    AppendSetup,
     AuthTokenCheckFailed,
     Command,
-    ConditionalAppend,
-    ConditionalCheckFailed,
     DataAppended,
-    Event,
     GetStreamSegmentInfo,
     InvalidEventNumber,
     OperationUnsupported,
     ReadSegment,
-    SealSegment,
     SealTableSegment,
     SegmentAlreadyExists,
     SegmentCreated,
-    SegmentIsSealed,
     SetupAppend,
     WrongHost,
 )
-from segstore.wire import SegmentSealed as SegmentSealedReply
 from tests.client.segments import FAST_RETRY, SEGMENT, content, make, setup_reply, stores_all
 from tests.client.support import ScriptedPeer, ScriptedStore, create, endpoint, settings, until
 from tests.looped import looped
@@ -148,35 +141,6 @@ async def test_whatever_is_cut_before_or_after_the_store_took_it_is_there_once_a
         await writer.aclose()
         assert content(store) == b"".join(b"%05d" % number for number in range(300))
         assert writer.set_ups > 1
-
-
-@pytest.mark.seed("36.24")
-async def test_the_error_of_an_append_comes_after_the_acks_before_it_and_a_failed_condition_keeps_the_connection() -> (
-    None
-):
-    async with MockSegmentStore(watched=False) as store:
-        await make(store)
-        writer = UUID(int=3)
-        async with await Peer.connect(store) as peer:
-            await peer.ask(SetupAppend(1, writer, SEGMENT, ""))
-            replies = await peer.ask(
-                AppendBlockEnd(writer, 1, b"x", 1, 1, 3),
-                ConditionalAppend(writer, 2, 77, Event(b"no"), 3),
-                ConditionalAppend(writer, 2, 1, Event(b"yes"), 3),
-                SealSegment(4, SEGMENT, ""),
-                AppendBlockEnd(writer, 1, b"x", 1, 3, 3),
-            )
-            assert [type(reply) for reply in replies] == [
-                DataAppended,
-                ConditionalCheckFailed,
-                DataAppended,
-                SegmentSealedReply,
-                SegmentIsSealed,
-            ]
-            (again,) = await peer.ask(SetupAppend(5, writer, SEGMENT, ""))
-            assert again == AppendSetup(5, SEGMENT, writer, 2), "the writer's state was dropped and is set up again"
-            peer.send(SealSegment(6, SEGMENT, ""))
-            assert [type(each) for each in await peer.receive()] == [SegmentIsSealed]
 
 
 @pytest.mark.seed("36.25")

@@ -254,25 +254,3 @@ async def test_a_read_whose_answer_went_elsewhere_is_asked_anew_and_one_that_wai
         assert (await reading).data == b"data"
         assert len(set(reads)) == len(reads) >= 2, "asked anew with another request id"
         reader.close()
-
-
-@pytest.mark.seed("36.29")
-async def test_raw_requests_a_reader_and_a_writer_of_one_segment_share_the_pool() -> None:
-    """The three roles of a revisioned stream client; the client itself adds nothing to the sockets."""
-    config = settings(max_connections_per_store=2)
-    async with MockSegmentStore(watched=False) as store, ConnectionPool(config) as pool:
-        await make(store)
-        where = FixedStore(endpoint(store))
-        async with (
-            SegmentWriter(pool, where, SEGMENT) as writer,
-            SegmentReader(pool, where, SEGMENT) as reader,
-            SegmentRequests(pool, where) as requests,
-        ):
-            await writer.write(b"state")
-            assert (await reader.read()).data == b"state"
-            info = await requests.ask(
-                SEGMENT, StreamSegmentInfo, lambda id_, token: GetStreamSegmentInfo(id_, SEGMENT, token)
-            )
-            assert info.write_offset == 5
-            assert pool.metrics().connections == 2
-            assert store.server.service.counters.connections_open <= 2 + 1

@@ -32,15 +32,6 @@ def text_of(cut: Cut) -> str:
     return StreamCut(SCOPE, STREAM, cut).to_text()
 
 
-async def scaled_stream(uri: Where) -> None:
-    """300 events: 100 on one segment, 100 on three, 100 on two."""
-    await write_events(uri, numbered(0, 100))
-    await scale(uri, 3)
-    await write_events(uri, numbered(100, 100))
-    await scale(uri, 2)
-    await write_events(uri, numbered(200, 100))
-
-
 async def read(segments: Segments, given: StreamOptions, start: Cut, end: Cut) -> list[int]:
     parts = await ranges_between(segments, start, end, given.split_bytes)
     return [int(event.data) for part in parts async for events in events_of(segments, given, part) for event in events]
@@ -57,21 +48,6 @@ async def micro_batches(
             found.append(await read(segments, given, at, after))
             at = after
     return found
-
-
-@pytest.mark.parametrize("limit", [None, StreamLimit(17, True), StreamLimit(150, False), StreamLimit(9, True)])
-async def test_a_scaled_stream_is_read_whole_and_in_the_order_of_its_keys(
-    uri: Where, limit: StreamLimit | None
-) -> None:
-    await scaled_stream(uri)
-    batches = [each for each in await micro_batches(uri, limit) if each]
-    flat = [number for batch in batches for number in batch]
-    assert sorted(flat) == list(range(300))
-    for key in range(KEYS):  # across micro-batches; within one, each segment by itself
-        of_key = [max(numbers) for batch in batches if (numbers := [each for each in batch if each % KEYS == key])]
-        assert of_key == sorted(of_key)
-    if limit is not None and limit.events:
-        assert max(map(len, batches)) <= max(limit.most, 1)
 
 
 async def test_a_limit_below_the_first_event_lets_that_event_through(uri: Where) -> None:

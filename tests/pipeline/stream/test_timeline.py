@@ -21,7 +21,7 @@ from segstore.client.routing import SegmentRange
 from segstore.client.stream import FramedEvent, frame_event
 from segstore.pipeline.stream.cuts import Cut, Moment, Offsets, cut_of, offsets_of
 from segstore.pipeline.stream.options import StreamLimit, StreamOptions
-from segstore.pipeline.stream.plan import ByteRange, DataLost, batch_ranges, cut_at, lag, next_cut, ranges_between
+from segstore.pipeline.stream.plan import ByteRange, batch_ranges, cut_at, lag, next_cut, ranges_between
 from segstore.pipeline.stream.rows import events_of
 from segstore.pipeline.stream.segments import Segments
 from segstore.server.store import NoSuchSegment
@@ -174,25 +174,6 @@ class Query:
 LIMITS = [None, StreamLimit(500, True), StreamLimit(30_000, False)]
 
 
-@looped("limit", LIMITS)
-@looped(("segments", "scalings", "hot"), [(4, 0, 0.75), (1, 8, 0.0), (2, 8, 0.75)])
-async def test_skewed_and_scaled_streams_are_read_in_the_order_of_writing(
-    segments: int, scalings: int, hot: float, limit: StreamLimit | None
-) -> None:
-    writing = Writing(1, segments)
-    for _ in range(scalings):
-        writing.write(500, 1, hot)
-        writing.scale()
-    writing.write(5_000 - len(writing.written), 1, hot)
-    query = await Query(writing.stream, limit).run()
-    query.check(writing.written)
-    assert query.late_ms <= PRECISE_MS
-    if limit is None:
-        assert len(query.batches) == 1
-    else:
-        assert len(query.batches) <= 5_000 / 500 * 1.3
-
-
 @looped("limit", LIMITS[1:])
 @looped("hot", [0.0, 0.75])
 async def test_a_stream_that_was_loaded_at_once_while_segments_were_split_is_read_in_proportion(
@@ -214,19 +195,6 @@ async def test_a_stream_that_was_loaded_at_once_while_segments_were_split_is_rea
         late = max(late, *(latest - each.number for each in batch))
         latest = max(latest, *(each.number for each in batch))
     assert late < 600  # of 9,000; a segment that is new comes up to 1,000 later than others
-
-
-@looped("limit", LIMITS[1:])
-async def test_a_step_is_cut_where_all_segments_gave_way_to_others(limit: StreamLimit) -> None:
-    writing = Writing(12, 3)
-    for number, parts in enumerate((1, 4, 2, 5, 1, 3, 2, 4)):
-        writing.write(300, 1, hot=0.95, hot_key=f"k{number % 2}")
-        writing.pause(50)
-        writing.stream.scale(parts)
-        writing.pause(50)
-    query = await Query(writing.stream, limit, alignmentMs="10000").run()
-    query.check(writing.written)
-    assert query.late_ms < 400
 
 
 @looped("seed", range(10))
@@ -310,29 +278,6 @@ async def test_what_is_written_while_a_batch_is_planned_is_in_the_next(monkeypat
     query.check(writing.written)
     assert len(query.batches) == 2
     assert query.late_ms <= PRECISE_MS
-
-
-@looped("limit", LIMITS)
-async def test_truncated_and_deleted_segments_are_an_error_or_skipped(limit: StreamLimit | None) -> None:
-    writing = Writing(8, 2)
-    writing.write(500, 1)
-    async with using(writing.stream) as segments:
-        middle = await segments.tail()
-    kept = len(writing.written)
-    writing.write(500, 1)
-    writing.stream.scale(3)
-    writing.write(1_000, 1)
-    start = {epoch.segment_id: 0 for epoch in writing.stream.epochs[0]}
-    for name, lost, rest in (("truncated", middle, kept), ("gone", None, 1_000)):
-        if lost is not None:
-            await writing.stream.truncate_stream(SCOPE, STREAM, lost)
-        else:
-            for each in writing.stream.epochs[0]:
-                writing.stream.store.delete_segment(each.name)
-        with pytest.raises(DataLost, match=name):
-            await Query(writing.stream, limit, start).run()
-        query = await Query(writing.stream, limit, start, failOnDataLoss="false").run()
-        assert sorted(each for batch in query.batches for each in batch) == writing.written[rest:]
 
 
 @looped("seed", range(6))

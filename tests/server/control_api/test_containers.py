@@ -39,16 +39,6 @@ async def test_containers_are_listed_with_their_owners() -> None:
         }
 
 
-async def test_a_move_is_answered_when_the_store_serves_the_container() -> None:
-    async with asking_cluster(stores=2, containers=4) as (mock, http):
-        answer = await http.post("/v1/containers/1/move", json={"to": 0})
-        assert answer.status_code == 200
-        assert (answer.json()["container"], answer.json()["store"]) == (1, 0)
-        assert mock.members.owner(1) == 0
-        again = await http.post("/v1/containers/1/move", json={"to": 0})
-        assert again.json()["store"] == 0
-
-
 async def test_what_a_writer_appended_stays_its_own_when_containers_move_and_stores_start_again() -> None:
     async with (
         asking_cluster(stores=2, containers=2) as (mock, http),
@@ -110,26 +100,6 @@ async def test_a_store_whose_port_was_taken_is_started_on_it_once_it_is_free() -
             status, said, where = refusal(await http.post("/v1/stores/1/start"))
             assert (status, f"port {address.port} on 127.0.0.1 is taken" in said, where) == (409, True, "path.store")
         assert (await http.post("/v1/stores/1/start")).json() == before
-
-
-async def test_a_session_is_cut_healed_and_expired() -> None:
-    async with asking_cluster(stores=2, containers=2) as (mock, http):
-        session = mock.members.session(1)
-        assert (await http.post("/v1/stores/1/cut-session")).status_code == 200
-        assert session.cut
-        assert (await http.post("/v1/stores/1/heal-session")).json()["store"] == 1
-        assert not session.cut
-        assert (await http.post("/v1/containers/0/move", json={"to": 1})).json()["store"] == 1
-        assert (await http.post("/v1/stores/1/expire-session")).status_code == 200
-        assert session.expired
-        await until(lambda: mock.stores[1].hub.closing)
-        await until(lambda: set(mock.stores[0].store.containers) == {0, 1})
-        assert (await http.get("/v1/server")).json()["stores"][1]["serving"] is False
-        assert await owners(http) == [0, 0]
-        for what in ("expire", "cut", "heal"):
-            status, said, where = refusal(await http.post(f"/v1/stores/1/{what}-session"))
-            assert (status, where) == (409, "path.store")
-            assert said == "store 1 has no session with a coordination service in this process"
 
 
 async def test_a_session_that_expires_while_it_is_cut_ends_the_store_once_it_is_healed() -> None:

@@ -126,14 +126,3 @@ async def test_a_token_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         await MockSegmentStore(http_port=0, http_token_file=tmp_path / "none").__aenter__()
     with pytest.raises(ValueError, match="http_token_file needs http_port"):
         MockCluster(http_token_file=tmp_path / "none")
-
-
-async def test_a_token_that_others_can_read_is_taken_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = tmp_path / "token"
-    file.write_text(TOKEN)
-    for mode, warnings in ((0o600, 0), (0o644, 1)):
-        file.chmod(mode)
-        async with MockSegmentStore(http_port=0, http_token_file=file):
-            assert sum(f"chmod 600 {file}" in record.message for record in caplog.records) == warnings

@@ -207,23 +207,6 @@ async def test_toxics_are_added_listed_and_removed(mock: MockSegmentStore, http:
     assert mock.faults.toxics.tallies() == []
 
 
-async def test_rules_of_faults_are_added_fire_and_are_taken_out(
-    mock: MockSegmentStore, http: httpx.AsyncClient
-) -> None:
-    answer = await http.post("/v1/faults", json={"match": "type = CREATE_SEGMENT", "do": "WrongHost", "times": 1})
-    assert answer.json() == {"name": "rule 1"}
-    async with peer_of(mock) as peer:
-        await peer.ask(create())
-        await peer.ask(create())
-    (rule,) = (await get(http, "/v1/faults"))["rules"]
-    assert (rule["name"], rule["matched"], rule["fired"], rule["held"]) == ("rule 1", 2, 1, 0)
-    assert rule["rule"]["do"] == [{"error": "WrongHost", "fields": {}, "at": "before"}]
-    assert await get(http, "/v1/faults/rule 1") == rule
-    assert (await http.delete("/v1/faults/rule 1")).status_code == 204
-    assert mock.faults.rules == []
-    assert refusal(await http.delete("/v1/faults/rule 1"))[::2] == (404, "path.name")
-
-
 async def test_a_rule_is_disabled_and_enabled_and_keeps_its_counts(
     mock: MockSegmentStore, http: httpx.AsyncClient, peer: Peer
 ) -> None:

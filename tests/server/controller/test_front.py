@@ -112,19 +112,6 @@ async def test_streams_pass_both_ways_as_they_come() -> None:
         assert await call.code() is grpc.StatusCode.OK
 
 
-async def test_many_answers_to_one_message_and_one_to_many() -> None:
-    async def count(requests: AsyncIterator[bytes], context: Any) -> None:
-        total = 0
-        async for request in requests:
-            total += len(request)
-        await context.write(b"%d" % total)
-
-    async with fronted(answers(b"a", b"b")) as (_, channel):
-        assert [each async for each in channel.unary_stream(ECHO)(b"")] == [b"a", b"b"]
-    async with fronted(count) as (_, channel):
-        assert await channel.stream_unary(ECHO)(iter([b"12", b"345"])) == b"5"
-
-
 async def test_metadata_goes_both_ways() -> None:
     async def behave(requests: AsyncIterator[bytes], context: Any) -> None:
         await context.send_initial_metadata((("first", "1"), ("first-bin", b"\0\xff")))

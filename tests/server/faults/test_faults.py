@@ -14,13 +14,11 @@ from segstore.server.faults.rules import reply_class
 from segstore.wire import (
     AppendSetup,
     DataAppended,
-    GetStreamSegmentInfo,
     Hello,
     NoSuchSegment,
     SegmentCreated,
     SegmentIsSealed,
     SegmentRead,
-    StreamSegmentInfo,
     WrongHost,
     encode,
 )
@@ -116,15 +114,6 @@ async def test_a_dropped_request_is_not_executed_and_one_whose_reply_is_dropped_
         assert mock.requests(APPENDS, stage="replied") == []
 
 
-async def test_a_request_can_be_executed_and_a_reply_sent_twice(kind: HostName) -> None:
-    async with hosted(kind) as mock, await Peer.connect(mock) as peer:
-        mock.faults.add("type = HELLO", do="duplicate reply")
-        mock.faults.add("type = CREATE_SEGMENT", do="duplicate")
-        peer.send(HELLO, create())
-        answers = [each.type_name for each in await peer.receive(4)]
-        assert answers == ["HELLO", "HELLO", "SEGMENT_CREATED", "SEGMENT_ALREADY_EXISTS"]
-
-
 async def test_a_byte_of_a_reply_can_be_changed(kind: HostName) -> None:
     async with hosted(kind) as mock, await Peer.connect(mock) as peer:
         mock.faults.add("type = CREATE_SEGMENT", nth=1, do={"corrupt": 15, "xor": 3})
@@ -149,18 +138,6 @@ async def test_a_delayed_request_keeps_back_what_is_behind_it_by_the_clock_of_th
         assert acknowledged(await peer.receive(2)) == [1, 2]
         assert await peer.receive(1) == [PONG]
         assert mock.requests(APPENDS)[0].latency_ns == 250_000_000
-
-
-async def test_what_may_be_overtaken_is(kind: HostName) -> None:
-    clock = FakeClock()
-    async with hosted(kind, clock=clock) as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", do={"delay_ms": 100, "overtake": True})
-        peer.send(GetStreamSegmentInfo(8, SEGMENT, ""), append(1))
-        assert acknowledged(await peer.receive(1)) == [1]
-        clock.advance(0.1)
-        (info,) = await peer.receive(1)
-        assert isinstance(info, StreamSegmentInfo)
-        assert info.write_offset == 4, "it was carried out when its time had come"
 
 
 async def test_a_round_trip_takes_its_time_without_slowing_the_store(kind: HostName) -> None:

@@ -161,18 +161,6 @@ async def test_a_function_drops_the_request_and_the_last_decision_counts(kind: H
         assert pong == PONG
 
 
-async def test_functions_are_actions_like_others_in_a_sequence() -> None:
-    async with hosted("store") as mock, await writer_of(mock) as peer:
-
-        def sealed(request: FaultRequest) -> None:
-            request.answer("SegmentIsSealed")
-
-        mock.faults.add("type = GET_STREAM_SEGMENT_INFO", ["NoSuchSegment", sealed, "ok"])
-        found = [type(each).__name__ for _ in range(4) for each in await peer.ask(INFO)]
-        assert found == ["NoSuchSegment", "SegmentIsSealed", "StreamSegmentInfo", "StreamSegmentInfo"]
-        assert [decision.action for decision in mock.faults.decisions] == ["error NO_SUCH_SEGMENT", "call sealed", "ok"]
-
-
 async def test_while_a_coroutine_runs_its_request_is_held_with_those_behind_it(kind: HostName) -> None:
     async with hosted(kind) as mock, await writer_of(mock) as peer, await Peer.connect(mock) as other:
         go_on = asyncio.Event()

@@ -38,19 +38,6 @@ async def test_an_address_that_is_not_ours_is_named() -> None:
     assert caught.value.host == "192.0.2.1"
 
 
-async def test_tls_peers_are_served(tmp_path: Path) -> None:
-    certificate, key = write_certificate(tmp_path)
-    async with (
-        MockSegmentStore(tls_cert=certificate, tls_key=key) as store,
-        await Peer.connect(store, ssl=trusting(), server_hostname="localhost") as peer,
-    ):
-        data = bytes(range(256)) * 4096
-        answers = await peer.ask(HELLO, create(), set_up(), append(0, data), read(0, len(data)), KeepAlive())
-        assert answers[0] == Hello(17, 5)
-        assert isinstance(answers[4], SegmentRead)
-        assert bytes(answers[4].data) == data
-
-
 async def test_a_tls_peer_that_does_not_read_stalls_and_catches_up(tmp_path: Path) -> None:
     certificate, key = write_certificate(tmp_path)
     limits = LimitSettings(connection_outstanding_bytes=MIB)

@@ -9,7 +9,7 @@ from segstore.client import connect
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import StreamConfig
 from tests.browser import Chromium, Page
-from tests.server.control_api.support import asking, client_of, done
+from tests.server.control_api.support import client_of, done
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.usefixtures("grpc_runs")]
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">\u202e"
@@ -114,43 +114,6 @@ async def test_a_group_is_shown_with_its_readers_and_their_lag(mock: MockCluster
         segments = await page.until(f"{rows('groups', 'Segments of the group')}")
         assert sum(int(segment.split("\t")[4].replace(",", "")) for segment in segments) > 0
         assert "shop/orders" in await page.get("document.querySelector('#groups .detail dl').innerText")
-        assert page.complaints == []
-
-
-async def test_entries_of_a_table_are_turned_page_by_page(mock: MockCluster, chromium: Chromium) -> None:
-    async with client_of(mock) as http, chromium.page() as page:
-        entries = [{"key": {"text": f"{number:03}"}, "value": {"base64": "/w=="}} for number in range(60)]
-        await done(http, "POST", "/v1/tables/shop/prices/entries", {"entries": entries})
-        await page.open(f"{mock.http_url}/")
-        await choose(page, "tables", "prices")
-        await page.until(f"{rows('tables', 'Entries of the table')}.length === 50")
-        assert (await page.get(rows("tables", "Entries of the table")))[0].startswith("000\t0xff\t")
-        await page.get("[...document.querySelectorAll('#tables .detail .buttons button')][1].click()")
-        await page.until(f"{rows('tables', 'Entries of the table')}.length === 20")
-        assert "<9>\t9" in (await page.get(rows("tables", "Entries of the table")))[-1]
-        assert page.complaints == []
-
-
-async def test_keys_that_differ_look_different(mock: MockCluster, chromium: Chromium) -> None:
-    keys = ["a\nbc", "a bc", "a  c", "a\u3164"]
-    async with client_of(mock) as http, chromium.page() as page:
-        await done(http, "PUT", "/v1/tables/shop/odd", {"primary_key_bytes": 4})
-        entries = [{"key": {"text": key}, "value": {"text": "v"}} for key in keys]
-        await done(http, "POST", "/v1/tables/shop/odd/entries", {"entries": entries})
-        await page.open(f"{mock.http_url}/")
-        await choose(page, "tables", "odd")
-        await page.until(f"{rows('tables', 'Entries of the table')}.length === 4")
-        shown = {each.split("\t")[0] for each in await page.get(rows("tables", "Entries of the table"))}
-        assert shown == {r"a\u{a}bc", "a bc", "a  c", r"a\u{3164}"}
-        assert page.complaints == []
-
-
-async def test_a_server_without_a_controller_has_no_such_panels(chromium: Chromium) -> None:
-    async with asking() as (mock, _), chromium.page() as page:
-        await page.open(f"{mock.http_url}/")
-        await page.until("document.querySelectorAll('#server dt').length > 4")
-        for panel in ("streams", "groups", "tables"):
-            assert await page.get(f"document.getElementById('{panel}').hidden")
         assert page.complaints == []
 
 

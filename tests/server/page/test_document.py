@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.cluster import MockCluster
 from segstore.server.control_api import ControlApi, Controlled
 from segstore.server.control_api.app import application
 from segstore.server.page import live_page
 from segstore.wire import GetStreamSegmentInfo
-from segstore.wire.names import container_of
 from tests.browser import Chromium
 from tests.server.control_api.support import asking, done, peer_of
 from tests.server.support import append, create, set_up
@@ -138,24 +136,6 @@ async def test_a_browser_takes_the_token_from_the_address_or_asks_for_it(tmp_pat
 
 
 @browser
-@pytest.mark.usefixtures("grpc_runs")
-async def test_a_container_is_moved_by_the_page(chromium: Chromium) -> None:
-    segment = "scope/stream/0.#epoch.0"
-    async with MockCluster(stores=2, containers=2, http_port=0) as mock, chromium.page() as page:
-        container = container_of(segment, 2)
-        giver = mock.owner_of(segment)
-        assert giver is not None
-        await page.open(f"{mock.http_url}/")
-        await page.until("document.querySelectorAll('#containers tbody tr').length === 2")
-        row = f"document.querySelectorAll('#containers tbody tr')[{container}]"
-        await page.get(f"{row}.querySelector('select').value = '{1 - giver}'")
-        await page.get(f"{row}.querySelector('button').focus()")
-        await page.press("Enter", "\r")
-        await page.until(f"{row}.cells[1].textContent === '{1 - giver}'")
-        assert mock.owner_of(segment) == 1 - giver
-
-
-@browser
 async def test_the_page_never_scrolls_sideways_with_long_names_in_light_and_dark(chromium: Chromium) -> None:
     long = f"scope/{'wide' * 60}/0.#epoch.0"
     async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
@@ -179,30 +159,6 @@ async def test_the_page_never_scrolls_sideways_with_long_names_in_light_and_dark
         await page.until("!document.querySelector('#toxics form').hidden")
         assert [await page.look(width, dark=dark) for width, dark in widths] == [0] * 6
         assert page.complaints == []
-
-
-@browser
-async def test_names_of_many_segments_are_requested_only_when_the_user_asks_for_them(chromium: Chromium) -> None:
-    asked = "performance.getEntriesByType('resource').filter((each) => each.name.includes('{}')).length"
-    names, counters = asked.format("/v1/segments"), asked.format("/v1/counters")
-    async with asking() as (mock, _), chromium.page() as page:
-        for number in range(3_000):
-            mock.store.create_segment(f"scope/stream/{number}.#epoch.0", now_ms=0)
-        assert len(mock.segments) == 6_000  # with their indexes
-        await page.open(f"{mock.http_url}/")
-        await page.until("document.querySelector('#segments .count').textContent === '3,000'")
-        await page.until("document.querySelector('#segments-note').textContent.startsWith('1 to 50 of 3,000')")
-        rows = "document.querySelector('#counters tbody').innerText"
-        assert "segments\t3,000" in await page.until(rows)
-        assert "index segments\t3,000" in await page.get(rows)
-        before = await page.get(counters)
-        mock.store.create_segment("scope/new/0.#epoch.0", now_ms=0)
-        await page.until("document.querySelector('#segments .count').textContent === '3,001'")
-        await page.until(f"{counters} > {before} + 2")
-        assert await page.get(names) == 1
-        await page.type("#segments input[name=contains]", "scope/new")
-        await page.until("document.querySelector('#segments-note').textContent.startsWith('1 to 1 of 1')")
-        assert await page.get(names) == 2
 
 
 @browser

@@ -165,20 +165,6 @@ async def test_a_link_to_a_request_opens_it_and_a_lost_one_is_explained(chromium
         assert unexpected(page, 404) == []
 
 
-async def test_the_drawer_follows_a_request_until_it_is_answered(chromium: Chromium) -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
-        mock.faults.add("type = CREATE_SEGMENT", do="hold", name="held")
-        peer.send(create())
-        await mock.faults.wait_held("held")
-        number = await number_of(http, "type = CREATE_SEGMENT")
-        await page.open(f"{mock.http_url}/?request={number}")
-        text = await opened(page, number)
-        assert "fault held: hold" in text
-        assert "no reply so far" in text
-        mock.faults.release("held")
-        await page.until(f"{DRAWER}.innerText.includes('replied with SEGMENT_CREATED')")
-
-
 async def test_a_request_is_copied_sent_again_and_made_a_rule(chromium: Chromium) -> None:
     async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
         await peer.ask(create())
@@ -244,36 +230,6 @@ async def test_after_a_restart_no_request_of_the_run_before_is_shown_or_sent(chr
             await page.get("looking = false; lookSoon(0)")
             await page.until(f"{ROWS} === 2 && !byId('gone').checkVisibility()")
         assert all("ERR_CONNECTION" in complaint for complaint in page.complaints)
-
-
-async def test_a_segment_with_line_breaks_is_found_by_its_link(chromium: Chromium) -> None:
-    names = ("a\nb/[c].*\\\r", "a\nb/[c].*\\\r\n", "aXb/[c].*\\X", 'a"b\\')
-    async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
-        await peer.ask(*(GetStreamSegmentInfo(at, name, "") for at, name in enumerate(names, 1)))
-        await page.open(f"{mock.http_url}/")
-        await page.until(f"{ROWS} === 5")
-        for at in (0, 3):
-            number = (await done(http, "GET", "/v1/requests"))["requests"][3 - at]["number"]
-            await page.get(f"openRequest({number})")
-            await opened(page, number)
-            await page.get(f"{DRAWER}.querySelector('dd div .link').click()")
-            await page.until(f"{ROWS} === 1 && listed()[0] === {number}")
-            assert await page.get("filterInput.value === match")
-        assert page.complaints == []
-
-
-async def test_the_fields_of_frames_are_not_cut_off_on_a_narrow_screen(chromium: Chromium) -> None:
-    async with asking() as (mock, http), peer_of(mock) as peer, chromium.page() as page:
-        block, end = stored(b"x" * 100)
-        await peer.ask(create(), set_up())
-        peer.send(block)
-        await peer.ask(end)
-        await page.look(400)
-        number = await number_of(http, "type = APPEND_BLOCK_END")
-        await page.open(f"{mock.http_url}/?request={number}")
-        await opened(page, number)
-        tables = f"[...{DRAWER}.querySelectorAll('.scroll.bytes')]"
-        assert await page.get(f"{tables}.map((each) => each.scrollWidth - each.clientWidth)") == [0, 0, 0]
 
 
 @pytest.mark.usefixtures("grpc_runs")

@@ -1,7 +1,6 @@
 """A trace that answers clients: in its order, or by what is asked, with ids translated."""
 
 import asyncio
-import json
 import math
 import socket
 from contextlib import suppress
@@ -35,7 +34,6 @@ from tests.server.tap.test_server import upstream
 from tests.server.traffic import WRITER, record, streams, writes
 from tests.strategies import framed
 
-CONVERSATIONS = Path(__file__).parents[3] / "fixtures" / "conversations"
 OTHER_WRITER = UUID("ffeeddcc-bbaa-9988-7766-554433221100")
 
 
@@ -409,40 +407,3 @@ async def test_a_connection_number_that_comes_again_is_another_connection() -> N
     async with TraceServer(trace) as server:
         found = await drive(trace, server.host, server.port)
         assert (found.differences, server.problems) == ([], [])
-
-
-def conversation(steps: list[dict[str, Any]]) -> list[Record]:
-    """A recorded conversation as a trace; what is no whole frame is left out."""
-    numbers: dict[str, int] = {}
-    found: list[Record] = []
-
-    def add(name: str, direction: Direction, kind: RecordKind, data: bytes) -> None:
-        number = numbers.setdefault(name, len(numbers) + 1)
-        found.append(Record(len(found), number, direction, kind, data))
-
-    for step in steps:
-        sent = bytes.fromhex(step.get("send_hex", ""))
-        while len(sent) >= 8 and len(sent) >= (size := 8 + int.from_bytes(sent[4:8], "big")):
-            add(step["conn"], Direction.REQUEST, RecordKind.FRAME, sent[:size])
-            sent = sent[size:]
-        for reply in step.get("replies", []):
-            if "hex" in reply:
-                add(reply["conn"], Direction.REPLY, RecordKind.FRAME, bytes.fromhex(reply["hex"]))
-        for closed in step.get("closed") or []:
-            add(closed["conn"], Direction.REPLY, RecordKind.CLOSE, b"{}")
-    return found
-
-
-def conversations(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
-
-
-@looped("file", sorted(CONVERSATIONS.glob("*.jsonl")))
-async def test_recorded_replies_of_the_reference_are_replayed(file: Path) -> None:
-    """Conversations that the official store had: the trace server says the same, and the driver finds no difference."""
-    for recorded in conversations(file):
-        trace = conversation(recorded["steps"])
-        async with TraceServer(trace) as server:
-            found = await drive(trace, server.host, server.port, timeout_s=5, all_differences=True)
-            assert [str(difference) for difference in found.differences] == [], recorded["name"]
-            assert server.problems == [], recorded["name"]

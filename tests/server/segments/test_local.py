@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import (
     CONTROLLER_WRITER,
@@ -19,9 +18,9 @@ from segstore.server.controller import (
     SegmentStoreFailed,
 )
 from segstore.server.recording import WITH_ROLE
-from segstore.server.replay import of_clients, read_script
+from segstore.server.replay import of_clients
 from segstore.server.segments import LocalSegments, RemoteSegments
-from segstore.traces import FileRecorder, TraceFile, drive, report
+from segstore.traces import FileRecorder, TraceFile
 from segstore.wire import WIRE_VERSION
 from segstore.wire.names import transaction_name
 from segstore.wire.trace import Record
@@ -197,54 +196,6 @@ async def controlled(recorder: FileRecorder, stores: int = 1) -> AsyncIterator[L
 def recorded(path: Path) -> list[Record]:
     with TraceFile(path) as trace:
         return list(trace.records())
-
-
-async def asked(path: Path) -> list[Record]:
-    """The records of one call of each kind."""
-    recorder = FileRecorder(path, recorder="test", wire_version=17)
-    async with controlled(recorder) as segments:
-        transaction = transaction_name(SEGMENT, UUID(int=7))
-        gone = transaction_name(SEGMENT, UUID(int=8))
-        for name in (SEGMENT, transaction):
-            await segments.create_segment(name, PLAIN, 0)
-        await segments.update_policy(SEGMENT, ScalingPolicy(target_rate=5))
-        await segments.merge_segments(SEGMENT, [transaction, gone])
-        for number in (1, 2):
-            await segments.append_event(SEGMENT, number, b"12345678")
-        await segments.truncate_segment(SEGMENT, 8)
-        await segments.truncate_segment(SEGMENT, 4)  # changes nothing
-        assert await segments.locate_offset(SEGMENT, 16) == 16
-        assert await segments.seal_segment(SEGMENT) == 16
-        await segments.delete_segment(SEGMENT)
-        await segments.create_table("scope/table_kvtable/0.#epoch.0", 16, 0)
-        assert await segments.count_entries("scope/table_kvtable/0.#epoch.0") == 0
-        await segments.delete_table("scope/table_kvtable/0.#epoch.0")
-        assert await segments.load(SEGMENT) is None
-    recorder.close()
-    return recorded(path)
-
-
-async def test_another_store_answers_what_the_controller_asked_with_the_same_bytes(tmp_path: Path) -> None:
-    records = await asked(tmp_path / "run.wtrace")
-    assert [each.type_name for each in read_script(records)] == [
-        "HELLO",
-        "CREATE_SEGMENT",
-        "CREATE_SEGMENT",
-        "UPDATE_SEGMENT_POLICY",
-        "MERGE_SEGMENTS_BATCH",
-        "SETUP_APPEND",
-        "APPEND_BLOCK_END",
-        "SETUP_APPEND",
-        "APPEND_BLOCK_END",
-        "TRUNCATE_SEGMENT",
-        "SEAL_SEGMENT",
-        "DELETE_SEGMENT",
-        "CREATE_TABLE_SEGMENT",
-        "DELETE_TABLE_SEGMENT",
-    ]
-    async with MockSegmentStore() as mock:
-        found = await drive(records, mock.host, mock.port, all_differences=True)
-    assert [line for difference in found.differences for line in report(difference)] == []
 
 
 async def test_each_store_has_a_connection_of_its_own_and_clients_have_none_of_it(tmp_path: Path) -> None:

@@ -313,21 +313,3 @@ def test_a_cluster_folder_is_no_data_directory_of_one_process(tmp_path: Path) ->
     (tmp_path / "CLUSTER").write_text("{}")
     with pytest.raises(DirectoryForeign, match="is that of a cluster of processes; start it with --zookeeper"):
         DataDirectory.open(tmp_path, containers=1, held=(0,))
-
-
-@pytest.mark.seed("57.7")
-async def test_without_the_fence_an_older_owner_would_acknowledge_what_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ContainerEpoch, "check", lambda _: None)
-    monkeypatch.setattr(DataDirectory, "check_place", lambda _: None)
-    async with members(tmp_path) as (old, new):
-        await old.open()
-        name = in_container(0)
-        old.store.create_segment(name, now_ms=1)
-        await old.settled()
-        await new.open()
-        write(old.store, name, b"too late")
-        holder = old.hold()
-        await until(lambda: holder.released)
-        assert new.store.segment_info(name).length == 0

@@ -153,45 +153,6 @@ def test_an_absent_core_attribute_equals_nothing(container: Container) -> None:
     assert container.get_attribute("s", SCALE_POLICY_RATE) == 7
 
 
-@pytest.mark.seed("43.2")
-def test_a_transient_segment_is_named_after_parent_and_writer_and_needs_no_parent() -> None:
-    container = Container()
-    name = container.create_transient_segment("no/such/0", X, HEX, now_ms=1)
-    assert name == f"no/such/0#transient.0000000000000002000000000000000b.{HEX}"
-    assert container.get_attribute(name, SEGMENT_TYPE) == 128
-    with pytest.raises(SegmentExists):
-        container.create_transient_segment("no/such/0", X, HEX, now_ms=1)
-
-
-@pytest.mark.seed("43.3")
-def test_a_transient_segment_takes_no_update_once_it_has_more_than_sixteen_attributes(container: Container) -> None:
-    name = container.create_transient_segment("s", W, HEX, now_ms=1)
-    write(container, name, b"x")
-    already = container.segment(name).attribute_count()
-    assert already == 5
-    for number in range(17 - already):
-        container.setup_append(name, UUID(int=number + 100), now_ms=2)
-    with pytest.raises(AttributeLimit) as refused:
-        container.setup_append(name, X, now_ms=2)
-    assert (refused.value.segment, refused.value.limit) == (name, 16)
-    with pytest.raises(AttributeLimit):
-        append_to(container, name, W, 2, 1, b"y", last_event_number=1, now_ms=2)
-    with pytest.raises(AttributeLimit):
-        container.update_attribute(name, A, 1, NULL_VALUE, now_ms=2)
-
-
-@pytest.mark.seed("43.3")
-def test_a_strict_transient_segment_takes_its_own_writers_number_only() -> None:
-    container = Container(strict_transient_attributes=True)
-    name = container.create_transient_segment("s", W, HEX, now_ms=1)
-    assert write(container, name, b"x") == 1
-    with pytest.raises(AttributeLimit) as refused:
-        container.setup_append(name, X, now_ms=2)
-    assert (refused.value.segment, refused.value.limit) == (name, 1)
-    with pytest.raises(AttributeLimit):
-        container.update_attribute(name, A, 1, NULL_VALUE, now_ms=2)
-
-
 def expired(container: Container, now_ms: int, idle_ms: int) -> list[str]:
     return [name for name in container.transients() if container.has_expired(name, now_ms, idle_ms)]
 
@@ -215,17 +176,6 @@ def test_all_transient_segments_expire_after_a_recovery(container: Container) ->
     name = container.create_transient_segment("s", W, HEX, now_ms=1000)
     container.recovered()
     assert expired(container, 1000, 600) == [name]
-
-
-@pytest.mark.seed("43.10")
-def test_a_transient_source_counts_as_one_event(container: Container) -> None:
-    name = container.create_transient_segment("s", W, HEX, now_ms=1)
-    for number in range(3):
-        last = number or NULL_VALUE
-        append_to(container, name, W, number + 1, 1, b"chunk", last_event_number=last, now_ms=2)
-    assert container.merge("s", name, now_ms=3) == 15
-    assert container.get_attribute("s", EVENT_COUNT) == 1
-    assert expired(container, 9999, 1) == []
 
 
 def test_a_table_segment_is_a_segment_with_entries(container: Container) -> None:

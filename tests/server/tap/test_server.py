@@ -18,13 +18,13 @@ from segstore.server.faults import Faults, Observer
 from segstore.server.tap import TapServer, TapSettings
 from segstore.server.tap.link import Link
 from segstore.server.tap.side import HIGH_BYTES
-from segstore.wire import AppendBlock, AppendSetup, encode
+from segstore.wire import AppendBlock, encode
 from segstore.wire.trace import Direction
 from tests.looped import looped
-from tests.server.certificates import trusting, write_certificate
+from tests.server.certificates import write_certificate
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 from tests.server.test_recording import Notes
-from tests.server.traffic import Port, writes
+from tests.server.traffic import Port
 
 HELLO_BYTES = encode(HELLO)
 NONSENSE = [
@@ -92,16 +92,6 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
 def reset(writer: asyncio.StreamWriter) -> None:
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()
-
-
-async def test_a_client_receives_the_replies_of_the_store_through_the_tap(watched: bool) -> None:
-    async with MockSegmentStore(long_poll_s=0.05) as direct:
-        expected = await writes(direct.host, direct.port)
-    async with MockSegmentStore(long_poll_s=0.05) as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
-        where = entry(tap)
-        assert await writes(where.host, where.port) == expected
-        assert mock.segments[SEGMENT].length == direct.segments[SEGMENT].length
-        await until(lambda: not tap.links)
 
 
 @looped("said", NONSENSE)
@@ -256,17 +246,6 @@ async def test_a_store_that_dies_disconnects_its_clients_and_is_found_again_afte
             assert [each.type_name for each in await again.ask(HELLO, create())] == ["HELLO", "SEGMENT_CREATED"]
 
 
-async def test_connections_can_be_cut_as_a_failing_network_does(watched: bool) -> None:
-    async with MockSegmentStore() as mock, tap_before(mock.host, mock.port, watched=watched) as tap:
-        async with await connected(tap) as peer:
-            assert len(await peer.ask(HELLO, create(), set_up(), append(1))) == 4
-            assert tap.cut() == 1
-            await peer.closed()
-        async with await connected(tap) as again:
-            answers = await again.ask(HELLO, set_up())
-            assert answers[1] == AppendSetup(2, SEGMENT, WRITER, 1)
-
-
 async def test_a_tap_that_stops_ends_what_is_in_flight_and_leaves_nothing(watched: bool) -> None:
     async def waits(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(await reader.readexactly(len(HELLO_BYTES)))
@@ -308,22 +287,6 @@ async def test_a_recorder_is_notified_of_a_store_that_closes_and_of_one_that_is_
     assert "cannot be reached" in facts["reason"]
 
 
-async def test_a_tap_speaks_tls_to_a_store_and_to_clients(tmp_path: Path, watched: bool) -> None:
-    certificate, key = write_certificate(tmp_path)
-    tls = {"tls_cert": certificate, "tls_key": key}
-    async with MockSegmentStore(**tls) as mock:
-        plain = tap_before("localhost", mock.port, watched=watched, tls=True, ca=certificate)
-        async with plain, await connected(plain) as peer:
-            assert len(await peer.ask(HELLO, create(), set_up(), append(1))) == 4
-        async with tap_before("localhost", mock.port, watched=watched, tls=True, ca=certificate, **tls) as both:
-            assert both.address.host == "localhost"
-            where: object = Port("127.0.0.1", both.address.port)
-            peer = await Peer.connect(where, ssl=trusting(), server_hostname="localhost")  # type: ignore[arg-type]
-            async with peer:
-                assert (await peer.ask(HELLO, set_up()))[1] == AppendSetup(2, SEGMENT, WRITER, 1)
-        assert mock.segments[SEGMENT].length == 4
-
-
 async def test_a_store_without_a_trusted_certificate_gets_no_data(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -336,19 +299,6 @@ async def test_a_store_without_a_trusted_certificate_gets_no_data(
         peer.send(HELLO)
         assert await peer.closed() == b""
     assert f"the store at localhost:{mock.port} cannot be reached: " in caplog.text
-
-
-@looped(
-    ("given", "host"),
-    [
-        ({}, "127.0.0.1"),
-        ({"host": "0.0.0.0"}, "127.0.0.1"),
-        ({"tls_cert": Path("a"), "tls_key": Path("b")}, "localhost"),
-        ({"published_host": "tap"}, "tap"),
-    ],
-)
-def test_clients_are_sent_to_a_name_that_they_can_use(given: dict[str, object], host: str) -> None:
-    assert TapSettings(store=("a", 1), **given).public_host == host
 
 
 async def test_each_store_has_a_port_of_its_own_that_stays() -> None:

@@ -1,7 +1,6 @@
 """Toxics on real sockets, of a store and of a tap: each does to a client what Toxiproxy's does."""
 
 import asyncio
-import random
 import socket
 import struct
 from pathlib import Path
@@ -12,10 +11,10 @@ import pytest
 from segstore.server import FaultSettings, MockSegmentStore, StoreSettings
 from segstore.server.cluster import Cluster, ClusterSettings
 from segstore.server.faults import FaultRequest, Faults, Observer
-from segstore.wire import SegmentRead, encode
+from segstore.wire import encode
 from tests.server.certificates import trusting, write_certificate
 from tests.server.faults.traffic import PONG, Host, HostName, acknowledged, hosted, stored, writer_of
-from tests.server.support import HELLO, FakeClock, Peer, append, create, read, set_up, until
+from tests.server.support import HELLO, FakeClock, Peer, append, create, set_up, until
 
 
 async def nothing_comes(peer: Peer) -> None:
@@ -152,31 +151,6 @@ async def test_a_server_stops_while_connections_are_half_open(kind: HostName) ->
     assert not mock.faults.toxics._wires
     await peers[1].closed()
     await peers[1].close()
-
-
-async def test_large_data_passes_in_both_directions_while_toxics_come_and_go(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        data = random.Random(7).randbytes(500_000)
-        toxics = mock.faults.toxics
-
-        async def change() -> None:
-            while True:
-                toxics.add("latency", latency=1, jitter=1, stream="upstream")
-                toxics.add("slicer", average_size=50_000, size_variation=9_000)
-                await asyncio.sleep(0.002)
-                toxics.clear()
-                await asyncio.sleep(0.002)
-
-        changing = asyncio.ensure_future(change())
-        for number in range(1, 4):
-            assert acknowledged(await peer.ask(append(number, data))) == [number]
-        found = b""
-        while len(found) < 3 * len(data):
-            (answer,) = await peer.ask(read(len(found), 250_000))
-            assert isinstance(answer, SegmentRead)
-            found += bytes(answer.data)
-        changing.cancel()
-        assert found == data * 3
 
 
 async def test_a_function_can_change_the_toxics_of_its_own_connection(kind: HostName) -> None:

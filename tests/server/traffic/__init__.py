@@ -6,7 +6,7 @@ from uuid import UUID
 
 from segstore.server import MockSegmentStore
 from segstore.server.replay import TraceServer
-from segstore.traces import FileRecorder, TraceFile, drive
+from segstore.traces import FileRecorder, TraceFile, drive, write_trace
 from segstore.wire import (
     CreateTransientSegment,
     GetStreamSegmentInfo,
@@ -14,8 +14,9 @@ from segstore.wire import (
     MergeSegments,
     SegmentCreated,
     SetupAppend,
+    encode,
 )
-from segstore.wire.trace import Direction, Record, RecordKind
+from segstore.wire.trace import Direction, Metadata, Record, RecordKind
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, read, set_up, until
 
 WRITER = UUID("00112233-4455-6677-8899-aabbccddeeff")
@@ -32,6 +33,18 @@ async def record(path: Path, client: Callable[[str, int], Awaitable[object]], mo
         mock.server.hub.recorder = None
         recorder.close()
     return read_all(path)
+
+
+def dialogue(folder: Path) -> Path:
+    """Writes a trace of two requests with the replies that a store gives."""
+    commands = [(0, HELLO), (1, HELLO), (0, create()), (1, SegmentCreated(1, SEGMENT))]
+    records = [
+        Record(at, 1, Direction(direction), RecordKind.FRAME, encode(command))
+        for at, (direction, command) in enumerate(commands)
+    ]
+    path = folder / "dialogue.jsonl"
+    write_trace(path, records, Metadata)
+    return path
 
 
 def read_all(path: Path) -> list[Record]:

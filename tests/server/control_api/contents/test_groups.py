@@ -1,9 +1,7 @@
 """Reader groups over HTTP: readers, positions and lag, of groups that real clients run."""
 
 import asyncio
-import struct
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -14,7 +12,6 @@ from segstore.wire.reader_groups import encode_key
 from segstore.wire.reader_groups.table import UNASSIGNED, encode_offset, encode_value
 from tests.looped import looped
 from tests.server.control_api.support import asking_cluster, done, refusal
-from tests.wire.reader_groups.java import java_events
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 STREAM = "/v1/streams/shop/orders"
@@ -104,21 +101,6 @@ async def test_groups_come_in_pages_and_tables_are_none() -> None:
                 after = page["next"]
             assert groups == [("a", "table"), ("b", "stream"), ("c", "table"), ("d", "stream")]
         assert refusal(await http.get("/v1/groups/shop/table"))[0] == 404
-
-
-async def test_a_group_of_a_java_client_has_its_readers_and_lag() -> None:
-    async with asking_cluster(stores=2) as (mock, http):
-        await done(http, "PUT", "/v1/streams/scope/stream", {"segments": 2})
-        events = [{"text": "four", "routing_key": str(number)} for number in range(20)]
-        await done(http, "POST", "/v1/streams/scope/stream/events", {"events": events})
-        await mock.controller.reader_groups.create("scope", "group", ReaderGroupConfig())
-        segment = segment_name("scope", "_RGgroup", 0, 0)
-        for event in java_events()[:3]:
-            framed = struct.pack(">ii", 0, len(event)) + event
-            await mock.controller.segments.append_events(segment, UUID(int=7), [framed])
-        found = await done(http, "GET", "/v1/groups/scope/group")
-        assert found["kind"] == "stream"
-        assert found["readers"] == [{"reader": "reader", "segments": 2, "lag_bytes": 20 * EVENT}]
 
 
 @looped(

@@ -2,35 +2,13 @@
 
 from pathlib import Path
 
-import httpx
 import pytest
 
-from segstore.server import MockSegmentStore
 from tests.looped import looped
 from tests.server.control_api.support import asking, asking_cluster, done, peer_of, raw, refusal
 from tests.server.support import create
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
-
-
-async def test_a_prepared_cluster_comes_back() -> None:
-    async with asking_cluster() as (_, http):
-        await done(http, "PUT", "/v1/streams/shop/orders", {"segments": 2})
-        await done(http, "POST", "/v1/streams/shop/orders/events", {"events": [{"text": "first"}]})
-        taken = await done(http, "PUT", "/v1/snapshots/base")
-        assert (taken["name"], taken["segments"]) == ("base", 4)
-        await done(http, "POST", "/v1/streams/shop/orders/events", {"events": [{"text": "second"}]})
-        await done(http, "POST", "/v1/faults", {"do": "drop", "name": "all"})
-        assert await done(http, "POST", "/v1/snapshots/base/restore") == {"connections": 0}
-        page = await done(http, "GET", "/v1/streams/shop/orders/events")
-        assert [each["text"] for each in page["events"]] == ["first"]
-        assert (await done(http, "GET", "/v1/faults"))["rules"] == []
-        await done(http, "POST", "/v1/reset")
-        assert await done(http, "GET", "/v1/scopes") == {"scopes": [], "next": None}
-        assert [each["name"] for each in (await done(http, "GET", "/v1/snapshots"))["snapshots"]] == ["base"]
-        await done(http, "DELETE", "/v1/snapshots/base")
-        status, said, _ = refusal(await http.post("/v1/snapshots/base/restore"))
-        assert (status, said) == (404, "no snapshot has the name 'base'; there are no snapshots")
 
 
 @looped("name", ["%2E%2E", "a%2Fb"])
@@ -58,12 +36,6 @@ async def test_requests_before_a_reset_are_gone_from_the_list_and_the_trace(how:
             assert [each["type"] for each in found["requests"]] == ["HELLO"]
             assert found["requests"][0]["number"] > before["last"]
             assert await done(http, "GET", "/v1/requests/verify", at_most=1) == {"count": 1}
-
-
-async def test_a_store_without_a_controller_is_reset_too(mock: MockSegmentStore, http: httpx.AsyncClient) -> None:
-    mock.store.create_segment("scope/stream/0.#epoch.0", now_ms=1)
-    await done(http, "POST", "/v1/reset")
-    assert mock.segments == {}
 
 
 async def test_a_server_with_a_data_directory_refuses(tmp_path: Path) -> None:
