@@ -11,8 +11,8 @@ INSTALL = $(INTO) $(PY)
 export UV_HTTP_TIMEOUT ?= 180
 # An editable installation is built again although its version is the same.
 EDITABLE := --reinstall-package segstore -e
-# One more than there are cores: tests wait for timers and processes about as long as they compute.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Two more than there are cores: tests wait for timers and processes about as long as they compute.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 FUZZ_SECONDS ?= 60
 SOAK_SECONDS ?= 300
 SLOPE_SECONDS ?= 1800

@@ -214,7 +214,7 @@ async def test_a_state_that_is_passed_through_is_polled_and_not_compared() -> No
         assert decided[-1] == "late"
         cluster.faults.clear()
         cluster.faults.add("rpc = checkTransactionState", do={"answer": {"state": "COMMITTING"}})
-        found = await replayed(state_polls(state.COMMITTED), cluster, timeout_s=5)
+        found = await replayed(state_polls(state.COMMITTED), cluster, timeout_s=2)
     assert [str(each) for each in found.differences] == [
         "record 2, the controller, the reply to checkTransactionState: COMMITTING came instead of COMMITTED"
     ]

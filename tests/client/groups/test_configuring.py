@@ -8,19 +8,21 @@ from uuid import uuid4
 
 import pytest
 
-from segstore.client import CutError, GroupEvent, GroupReader, RetentionPolicy, SegmentEnded, StreamCut
+from segstore.client import CutError, GroupEvent, GroupReader, RetentionPolicy, SegmentEnded, StreamCut, connect
 from segstore.client.client import Client
 from segstore.client.controller import Controller
 from segstore.client.errors import ConditionFailed, NoSuchReaderGroup, ReaderOffline, RequestRejected
 from segstore.client.groups import GroupChange, GroupEnd, GroupStart
 from segstore.client.groups.configuring import initial_state, renew
 from segstore.client.groups.shared import SharedGroup
+from segstore.server.cluster import MockCluster
 from segstore.wire.reader_groups import GroupConfig, InitialState, RemoveReader, UpdatingConfig
 from segstore.wire.reader_groups.updates import decode_config, decode_kind, decode_update
 from tests.client.groups.support import fill, group
 from tests.client.groups.test_group import numbers, take
 from tests.client.groups.test_group import until as until_read
-from tests.client.support import until
+from tests.client.segments import FAST_RETRY
+from tests.client.support import settings, until
 from tests.wire.reader_groups.java import java_configs, java_updates
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -284,7 +286,7 @@ async def test_a_cut_that_does_not_cover_each_key_once_is_refused(pravega: Clien
         await group(pravega, streams=()).open()
 
 
-async def test_an_end_in_segments_that_were_truncated_is_refused(pravega: Client) -> None:
+async def test_an_end_in_segments_that_were_truncated_is_refused(pravega: Client, mock: MockCluster) -> None:
     """Its readers would start behind it, and not end."""
     await fill(pravega, 20, segments=1)
     async with group(pravega, "half") as half, half.reader("r") as reader:
@@ -292,8 +294,9 @@ async def test_an_end_in_segments_that_were_truncated_is_refused(pravega: Client
     await pravega.controller.scale("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)], wait_ms=10_000)
     head = {segment.segment_id: 0 for segment in await pravega.controller.current_segments("a", "s")}
     await pravega.controller.truncate_stream("a", "s", head)
-    with pytest.raises(CutError, match="behind the start"):
-        await group(pravega, to={"s": end}).open()
+    async with connect(f"tcp://{mock.controller_uri}", settings(retry=FAST_RETRY)) as hasty:
+        with pytest.raises(CutError, match="behind the start"):
+            await group(hasty, to={"s": end}).open()
 
 
 async def test_arguments_that_no_end_has_are_refused(pravega: Client) -> None:

@@ -10,6 +10,7 @@ from segstore.client import Client, CutError, EventRange, ScalingPolicy, StreamC
 from segstore.client.errors import ClientError, Closed, NoSuchStream, ProtocolViolation, SegmentTruncated
 from segstore.client.stream import event_ranges
 from segstore.server.cluster import MockCluster
+from tests.client.segments import FAST_RETRY
 from tests.client.support import settings
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -101,7 +102,7 @@ async def test_an_iteration_that_was_left_continues_and_slices_give_the_rest() -
 
 
 async def test_what_is_no_range_is_refused_and_what_is_gone_is_reported() -> None:
-    async with MockCluster(watched=False) as mock, client(mock) as pravega:
+    async with MockCluster(watched=False) as mock, client(mock, retry=FAST_RETRY) as pravega:
         await pravega.controller.create_scope("a")
         await pravega.controller.create_stream("a", "s")
         await write(pravega, 0, 9)
