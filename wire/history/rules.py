@@ -316,7 +316,7 @@ RULES: Final[dict[str, HistoryRule]] = {
             ),
             (
                 "request-id-reuse",
-                "a request id is not used again while its request waits, unless by a writer",
+                "a request id is not used again while its request waits, unless by the same writer",
                 "Flow.java: request ids are counted",
                 "two reads with request id 7, before the first is answered",
             ),

@@ -43,8 +43,8 @@ CHECKPOINT: list[Update] = [CreateCheckpoint("c"), CheckpointReader("c", "a", {S
 def findings(updates: Sequence[Update], reads: Sequence[tuple[int, ...]], orders: Sequence[int] = ()) -> Counter[str]:
     """Returns how often each rule is broken, or open, of which the reason is counted.
 
-    reads: start and end of bytes that were read, and the connection if it is not 1. orders: offsets of the updates, each
-    of one byte; by default all.
+    reads: start and end of bytes that were read, and the connection if it is not 1. orders: offsets of the updates,
+    each of one byte; by default all.
     """
     fold, counted = PositionsFold(Key("positions", "s")), Counter[str]()
     for place, (begin, end, *connection) in enumerate(reads):
