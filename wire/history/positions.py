@@ -59,9 +59,9 @@ class PositionsFold:
             self._elsewhere.add(value.segment)
         elif value.start < value.end:
             ranges = self._ranges[value.segment]
-            start, first, _ = ranges.pop(value.start, (value.start, place, place))
-            before = ranges.get(value.end, (start, first, place))[:2]
-            ranges[value.end] = *min((start, first), before), place
+            before = ranges.pop(value.start, (value.start, place, place))
+            start, first, _ = min(before, ranges.get(value.end, before))
+            ranges[value.end] = start, first, place
         return ()
 
     def end(self) -> Iterator[Broken | Open]:
@@ -95,7 +95,7 @@ class PositionsFold:
 def _gaps(ranges: _Ranges) -> Iterator[tuple[int, int, Place, Place]]:
     """Yields start and end of bytes that were not read, between bytes that were, and the places of these reads."""
     last: tuple[int, Place] | None = None
-    for start, end, first, place in sorted((start, end, *places) for end, (start, *places) in ranges.items()):
+    for end, (start, first, place) in sorted(ranges.items(), key=itemgetter(1)):
         if last is not None and last[0] < start:
             yield last[0], start, last[1], first
         last = (end, place) if last is None or last[0] < end else last
