@@ -58,8 +58,6 @@ LARGE_BYTES: Final = 200_000_000
 """Traces from this size on are judged in two processes: one follows connections, the other segments and other keys."""
 _BYTES_AT_ONCE: Final = 1 << 18
 _NUMBER_BYTES: Final = 8
-_PIPE_BYTES: Final = 1 << 20
-"""As many as Linux gives any process; elsewhere the size is the system's."""
 _OTHER: Final = (0,) * 9
 """The row of a fact that is neither an append nor an acknowledgement."""
 _JUDGE_FACTS: Final = """import sys
@@ -196,7 +194,7 @@ def _judged(traces: Sequence[str], skipped: list[str], damaged: set[str]) -> Ver
     command = [sys.executable, "-c", _JUDGE_FACTS, *sys.path]
     pipe = subprocess.PIPE
     # A session of its own, so that an interrupt of the terminal ends it only through this process.
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True, pipesize=_PIPE_BYTES) as other:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as other:
         assert other.stdin is not None, "it is a pipe"
         assert other.stdout is not None, "it is a pipe"
         try:

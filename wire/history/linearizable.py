@@ -5,8 +5,9 @@ a version where versions are known, else a value. Two facts keep the search shor
 take effect as soon as it can, and versions say in which order updates were stored.
 
 Tokens that no given operation writes are foreign: a client that was not recorded wrote them, or they were there before.
-They explain reads and conditions at any time; with versions, in the order of the versions. If other clients are known
-to write, they may also have caused any refusal, and removed the content.
+They explain reads and conditions at any time; with versions, in the order of the versions. A value, unlike a version,
+may also be both the first content and written later. If other clients are known to write, they may also have caused any
+refusal, removed the content, and written any value.
 
 Source: Wing and Gong, "Testing and Verifying Concurrent Objects" (1993); Lowe, "Testing for linearizability" (2017).
 """
@@ -52,7 +53,7 @@ class _Search:
         self.steps = sorted((step for step in steps if step.end < inf), key=lambda step: (step.start, step.end))
         self.optional = [step for step in steps if step.end == inf and (rejects or step.writes in needed)]
         written = {step.writes for step in steps} - {None, ABSENT, OTHER}
-        self._foreign = needed - written - {ABSENT}
+        self._foreign = needed - (set() if others and not versions else written) - {ABSENT}
         certain = {step.needs for step in self.steps} - {None, ABSENT}
         known = sorted(certain | written) if versions else []
         self._before = dict(zip(known, [-1, *known], strict=False))
@@ -64,7 +65,7 @@ class _Search:
             if step.needs is ABSENT:
                 if token is not UNKNOWN and not self._others:
                     return None
-            elif step.needs not in self._foreign or not self._is_next(step.needs, highest):
+            elif not self._is_foreign(step.needs, token) or not self._is_next(step.needs, highest):
                 return None
             else:
                 highest = step.needs
@@ -78,6 +79,9 @@ class _Search:
                     return None
                 highest = token
         return token, highest if self._versions else None
+
+    def _is_foreign(self, needed: Any, token: Any) -> bool:
+        return needed in self._foreign or (token is UNKNOWN and not self._versions)
 
     def _is_next(self, token: Any, highest: Any) -> bool:
         return not self._versions or bool(self._before.get(token, -1) <= highest < token)

@@ -5,7 +5,8 @@ it reads, and clients read ahead, so bytes that any connection was given count a
 
 Invariants: positions are judged from the first state of a group to the first update that was not recorded; bytes before
 a start, or before the position of a reader that was taken offline, are not, since users choose these; nor are bytes
-before the first or behind the last byte that was read, since the recording may lack a store. Times decide nothing.
+before the first or behind the last byte that was read, since the recording may lack a store. Bytes between reads of two
+connections stay open: such a store may have had the segment meanwhile. Times decide nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from segstore.wire.reader_groups import GroupState, InitialState, ReleaseSegment
 
 ELSEWHERE: Final = "another store may have given the bytes"
 
-_Ranges = dict[int, tuple[int, Place]]
-"""The end of bytes that were read in a row → their start, and the place of the last read."""
+_Ranges = dict[int, tuple[int, Place, Place]]
+"""The end of bytes that were read in a row → their start, and the places of the first and last read."""
 
 
 class _Claim(NamedTuple):
@@ -37,7 +38,10 @@ class _Claim(NamedTuple):
 
 
 class PositionsFold:
-    """Follows the reader groups of one scope. Memory grows with the updates of their states."""
+    """Follows the reader groups of one scope.
+
+    Memory grows with the updates of their states, and with reads of any segment that do not continue other reads.
+    """
 
     def __init__(self, key: Key) -> None:
         self.key = key
@@ -55,9 +59,9 @@ class PositionsFold:
             self._elsewhere.add(value.segment)
         elif value.start < value.end:
             ranges = self._ranges[value.segment]
-            start, _ = ranges.pop(value.start, (value.start, place))
-            before, _ = ranges.get(value.end, (start, place))
-            ranges[value.end] = min(start, before), place
+            before = ranges.pop(value.start, (value.start, place, place))
+            start, first, _ = min(before, ranges.get(value.end, before))
+            ranges[value.end] = start, first, place
         return ()
 
     def end(self) -> Iterator[Broken | Open]:
@@ -78,8 +82,9 @@ class PositionsFold:
             low = max(floor, judged.get((rule, segment), 0))
             judged[rule, segment] = max(low, position)
             between = (bisect_left(gaps[segment], offset, key=itemgetter(0)) for offset in (low, position))
-            for start, end, before in gaps[segment][slice(*between)]:
-                if segment in self._elsewhere:
+            for start, end, before, after in gaps[segment][slice(*between)]:
+                is_one = (before.file, before.connection) == (after.file, after.connection)
+                if segment in self._elsewhere or not is_one:
                     yield Open(rule, group, ELSEWHERE)
                     continue
                 what = "reader" if rule == "poll-skip" else "complete checkpoint"
@@ -87,12 +92,12 @@ class PositionsFold:
                 yield Broken(rule, group, (before, place), text, start, position)
 
 
-def _gaps(ranges: _Ranges) -> Iterator[tuple[int, int, Place]]:
-    """Yields start and end of bytes that were not read, between bytes that were, and the place of the read before."""
+def _gaps(ranges: _Ranges) -> Iterator[tuple[int, int, Place, Place]]:
+    """Yields start and end of bytes that were not read, between bytes that were, and the places of these reads."""
     last: tuple[int, Place] | None = None
-    for start, end, place in sorted((start, end, place) for end, (start, place) in ranges.items()):
+    for end, (start, first, place) in sorted(ranges.items(), key=itemgetter(1)):
         if last is not None and last[0] < start:
-            yield last[0], start, last[1]
+            yield last[0], start, last[1], first
         last = (end, place) if last is None or last[0] < end else last
 
 

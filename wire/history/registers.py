@@ -238,7 +238,7 @@ def _content(operation: Operation, *, versions: bool) -> Any:
 
 
 def _step(done: _Done, *, versions: bool) -> Step:
-    """Makes a step of an operation. There are three cases: 1. a read; 2. a refusal; 3. an update, which may be."""
+    """Makes a step of an operation: of a read, a refusal, or an update, which may not have been applied."""
     operation, condition, content = done.value, None, _content(done.value, versions=versions)
     if operation.expected == ("" if operation.what == "set" else NOT_EXISTS):
         condition = ABSENT

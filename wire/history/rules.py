@@ -26,16 +26,19 @@ class HistoryRule(NamedTuple):
     judged_in: str = "traces"
 
 
-_IN_GROUPS: Final = "traces (of reader groups: the positions in their states), histories"
+_IN_GROUPS: Final = "traces (of reader groups: the positions in their states{}), histories"
+_IN_A_CONNECTION: Final = "bytes that were never read, between reads of one connection"
+_UNLESS_REMOVED: Final = "traces, histories (a removal by a client that was not recorded may break it)"
 _JUDGED_IN: Final = {
     "key-order": "histories (traces have no routing keys)",
     "window-over-event": "histories (traces do not show that a writer timed out)",
-    **dict.fromkeys(("read-twice", "unread-below-checkpoint", "poll-skip", "nonmonotonic-poll"), _IN_GROUPS),
+    **dict.fromkeys(("not-linearizable", "false-compare-and-set"), _UNLESS_REMOVED),
+    **dict.fromkeys(("read-twice", "nonmonotonic-poll"), _IN_GROUPS.format("")),
+    **dict.fromkeys(("unread-below-checkpoint", "poll-skip"), _IN_GROUPS.format(f"; {_IN_A_CONNECTION}")),
 }
 _ALSO_IN_HISTORIES: Final = (
     *("lost-write", "duplicate", "reordered", "garbage-read", "inconsistent-offsets", "aborted-read", "held-twice"),
-    *("precommitted-read", "partial-transaction", "two-outcomes", "not-linearizable", "version-backwards"),
-    "false-compare-and-set",
+    *("precommitted-read", "partial-transaction", "two-outcomes", "version-backwards"),
 )
 
 
@@ -316,7 +319,7 @@ RULES: Final[dict[str, HistoryRule]] = {
             ),
             (
                 "request-id-reuse",
-                "a request id is not used again while its request waits, unless by a writer",
+                "a request id is not used again while its request waits, unless by the same writer",
                 "Flow.java: request ids are counted",
                 "two reads with request id 7, before the first is answered",
             ),

@@ -17,6 +17,7 @@ def explains(order: Sequence[Step], content: Any, foreign: set[Any], *, versions
     for step in order:
         if step.needs is not None and step.needs != content:
             first = step.needs is ABSENT and (content is UNKNOWN or others)
+            first = first or (content is UNKNOWN and not versions)
             if not first and (step.needs not in foreign or (versions and step.needs <= highest)):
                 return False
             content = step.needs
@@ -35,7 +36,9 @@ def explains(order: Sequence[Step], content: Any, foreign: set[Any], *, versions
 def by_trying_all(steps: list[Step], initial: Any, **kinds: bool) -> bool:
     certain = [step for step in steps if step.end < inf]
     optional = [step for step in steps if step.end == inf]
-    foreign = {step.needs for step in steps} - {step.writes for step in steps} - {None, ABSENT}
+    foreign = {step.needs for step in steps} - {None, ABSENT}
+    if kinds["versions"] or not kinds["others"]:
+        foreign -= {step.writes for step in steps}
     return any(
         all(later.end >= earlier.start for at, earlier in enumerate(order) for later in order[at:])
         and explains(order, initial, foreign, **kinds)
@@ -73,7 +76,7 @@ def test_the_search_agrees_with_trying_all_orders() -> None:
         expected = by_trying_all(steps, initial, **kinds)
         assert is_linearizable(steps, initial, **kinds) is expected, (steps, initial)
         verdicts[versions, expected] = verdicts.get((versions, expected), 0) + 1
-    assert min(verdicts.values()) > 300, verdicts
+    assert min(verdicts.values()) > 200, verdicts
 
 
 def test_long_histories_of_versions_need_no_search() -> None:

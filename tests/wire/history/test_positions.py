@@ -40,14 +40,15 @@ A, B = joined("a"), joined("b")
 CHECKPOINT: list[Update] = [CreateCheckpoint("c"), CheckpointReader("c", "a", {S: 30})]
 
 
-def findings(updates: Sequence[Update], reads: Sequence[tuple[int, int]], orders: Sequence[int] = ()) -> Counter[str]:
+def findings(updates: Sequence[Update], reads: Sequence[tuple[int, ...]], orders: Sequence[int] = ()) -> Counter[str]:
     """Returns how often each rule is broken, or open, of which the reason is counted.
 
-    reads: start and end of bytes that were read. orders: offsets of the updates, each of one byte; by default all.
+    reads: start and end of bytes that were read, and the connection if it is not 1. orders: offsets of the updates,
+    each of one byte; by default all.
     """
     fold, counted = PositionsFold(Key("positions", "s")), Counter[str]()
-    for place, (begin, end) in enumerate(reads):
-        list(fold.see(Fact(fold.key, Place("", 0, place, 1, 0), Passed(S, begin, end))))
+    for place, (begin, end, *connection) in enumerate(reads):
+        list(fold.see(Fact(fold.key, Place("", 0, place, *(connection or [1]), 0), Passed(S, begin, end))))
     for order, update in sorted(zip(orders or range(len(updates)), updates, strict=True), key=lambda pair: -pair[0]):
         value = GroupUpdate("s/_RGg/0.#epoch.0", order, order + 1, (update,))
         list(fold.see(Fact(fold.key, Place("", 0, order, 1, 0), value)))
@@ -69,6 +70,8 @@ GAP = [(0, 10), (20, 30)]
         ([start(), *A, at("a", 30)], [(20, 30)], {}),  # a store may have no recording
         ([start(), *A, at("a", 30)], [(0, 10)], {}),
         ([start(), *A, at("a", 30)], [*GAP, (5, -1)], {f"poll-skip: {ELSEWHERE}": 1}),
+        ([start(), *A, at("a", 30)], [(0, 10), (20, 25, 2), (25, 30)], {f"poll-skip: {ELSEWHERE}": 1}),
+        ([start(), *A, at("a", 30)], [(0, 5, 2), (5, 10), (20, 25), (25, 30, 2)], {"poll-skip": 1}),
         ([start(20), *A, at("a", 30)], GAP, {}),
         ([start(), *A, at("b", 30), at("a", -1)], GAP, {}),  # of a reader that has not the segment; of an end
         ([*A, at("a", 30)], GAP, {}),  # the group is older
@@ -84,7 +87,7 @@ GAP = [(0, 10), (20, 30)]
         ([start(), *A, *B, at("b", 30)], GAP, {}),  # held-twice
     ],
 )
-def test_positions(updates: list[Update], reads: list[tuple[int, int]], rules: dict[str, int]) -> None:
+def test_positions(updates: list[Update], reads: list[tuple[int, ...]], rules: dict[str, int]) -> None:
     assert findings(updates, reads) == rules
 
 

@@ -89,10 +89,13 @@ RIGHT: list[tuple[str, list[Row]]] = [
     ("created again", [(1, 2, "put", 90), (3, 4, "deleted"), (5, 6, "created"), (7, 8, "put", 20, GONE)]),
     ("at the deletion", [(1, 9, "put", 90), (3, 4, "deleted"), (5, 6, "created"), (10, 11, "put", 20)]),
     ("values", [(1, 2, "set", 1, ""), (3, 4, "set", 2, 1), (5, 6, "set!", 3, 1), (7, 8, "value", 2)]),
+    ("there and back", [(1, 2, "set", 79, 78), (3, 4, "set", 78, 79), (5, 6, "value", 78)]),
+    ("the first value again", [(1, 2, "value", 78), (3, 4, "set", 78, 78)]),
     ("no reply, values", [(1, 2, "set", 1), (3, 3, "set?", 2, 1), (5, 6, "set!", 3, 1), (7, 8, "set", 4, 2)]),
 ]
 OPEN: list[tuple[str, list[Row]]] = [
     ("another client's", [(1, 2, "put", 20), (3, 4, "read", 30), (5, 6, "put", 40, 30)]),
+    ("another client writes the same", [(1, 2, "set", 1), (3, 4, "value", 8), (5, 6, "value", 9), (7, 8, "value", 1)]),
     ("other clients' values", [(1, 2, "set", 1), (3, 4, "value", 8), (5, 6, "value", 9), (7, 8, "value", 8)]),
 ]
 

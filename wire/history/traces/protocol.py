@@ -52,7 +52,6 @@ TOO_MANY: Final = "too many requests wait on the connection"
 _new: Final = tuple.__new__
 """Makes a named tuple in half the time of a call of its class."""
 _BOTH_WAYS: Final = frozenset({Hello, KeepAlive})
-_OF_WRITERS: Final = APPENDS | {SetupAppend}
 _TO_STORE: Final = (
     frozenset(kind for kind in COMMANDS.values() if kind.type_name in ANSWERS) | {AppendBlock}
 ) - _BOTH_WAYS
@@ -123,9 +122,9 @@ class ProtocolCheck(ABC):
         self._block: tuple[Any, Place] | None = None
         """The append block that waits for its end."""
         self._waiting: dict[int | str, deque[Waiting]] = {}
-        self._ambiguous: set[int | str] = set()
-        """Request ids of writers that were set up again while a reply was missing."""
         """Key of replies → pending requests, except appends."""
+        self._ambiguous: set[int | str] = set()
+        """Request ids of writers that were set up again while a reply was missing, and may still come."""
         self._replies: dict[int | str, int] = {}
         """Request id of appends → how many replies they may get."""
         self._count = 0
@@ -288,9 +287,12 @@ class ProtocolCheck(ABC):
         key = answer_key(command)
         queue = self._waiting.get(key)
         earlier = queue[0] if queue is not None else self._append_with(key)
-        if type(command) is SetupAppend and earlier is not None and type(earlier.command) in _OF_WRITERS:
+        if earlier is None:
+            if key not in self._replies:
+                self._ambiguous.discard(key)
+        elif type(command) is SetupAppend and command.writer_id == getattr(earlier.command, "writer_id", None):
             self._ambiguous.add(key)  # Pravega's client sets a writer up again with the same id
-        elif earlier is not None and type(command) not in _BOTH_WAYS:
+        elif type(command) not in _BOTH_WAYS:
             text = f"{command.type_name} has the request id {key} of {earlier.command.type_name}, which waits"
             self._broken("request-id-reuse", place, text, also=earlier.place)
         if queue is None:

@@ -20,6 +20,7 @@ from segstore.wire import (
     ReadSegment,
     SegmentAttributeUpdated,
     SegmentRead,
+    SegmentSealed,
     SetupAppend,
 )
 from segstore.wire.history import RULES, Verdicts, judge, placed
@@ -98,6 +99,31 @@ def set_up_again(scene: Scene) -> None:
         scene.ask(AppendBlock(writer, bytes(50)))
         scene.ask(AppendBlockEnd(writer, 50, b"", 1, 1, 7))
     scene.reply(DataAppended(7, writer, 1, 0, 50))
+
+
+def id_of_another_writer(scene: Scene) -> None:
+    for number in (1, 2):
+        scene.ask(SetupAppend(7, UUID(int=number), "s", ""))
+
+
+def other_kind_after_a_set_up(scene: Scene) -> None:
+    """When nothing waits any more, the id of a writer that was set up again is free."""
+    writer = UUID(int=1)
+    for _ in range(2):
+        scene.ask(SetupAppend(7, writer, "s", ""))
+    for _ in range(2):
+        scene.reply(AppendSetup(7, "s", writer, 0))
+    scene.ask(ReadSegment("s", 0, 1, "", 7))
+    scene.reply(SegmentSealed(7, "s"))
+
+
+@pytest.mark.parametrize(
+    ("play", "rule"), [(id_of_another_writer, "request-id-reuse"), (other_kind_after_a_set_up, "reply-kind")]
+)
+def test_a_wrong_connection_breaks_its_rule(play: Callable[[Scene], None], rule: str) -> None:
+    scene = Scene(1)
+    play(scene)
+    assert broken(judge(placed(scene.records))) == {rule: 1}
 
 
 @pytest.mark.parametrize("play", [token_refused, merge_refused, alive_in_a_block, set_up_again, covered_id_again])
