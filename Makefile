@@ -3,14 +3,13 @@
 
 VENV ?= .venv
 PY := $(VENV)/bin/python
-# It takes a quarter of pip's time, and does not read pip's configuration.
-UV := $(VENV)/bin/uv
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+# What is imported is compiled when it is; most modules never are.
+INSTALL := $(PIP) install --no-compile
+# For large environments: it takes a quarter of pip's time, and of pip's configuration it gets the index alone.
 INDEX = $(or $(UV_DEFAULT_INDEX),$(PIP_INDEX_URL),$(shell $(PY) -m pip config get global.index-url 2>/dev/null))
-INTO = $(if $(INDEX),UV_DEFAULT_INDEX=$(INDEX)) $(UV) pip install --quiet --python
-INSTALL = $(INTO) $(PY)
+INTO = $(INSTALL) uv && $(if $(INDEX),UV_DEFAULT_INDEX='$(INDEX)') $(VENV)/bin/uv pip install --quiet --python
 export UV_HTTP_TIMEOUT ?= 180
-# An editable installation is built again although its version is the same.
-EDITABLE := --reinstall-package segstore -e
 # Two more than there are cores: tests wait for timers and processes about as long as they compute.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 FUZZ_SECONDS ?= 60
@@ -83,11 +82,11 @@ test-long: ## run the rest of test-all: Spark, browsers, ZooKeeper, other langua
 	HYPOTHESIS_PROFILE=long $(VENV)/bin/pytest -n $(WORKERS) --dist loadgroup -m long $(ARGS)
 	SEGSTORE_CODEC=python $(VENV)/bin/pytest -q -n $(WORKERS) -m "not long" $(IN_PYTHON)
 
-test-lowest: | $(UV) ## run tests of schema, REST API and client with the lowest versions that pyproject.toml allows, in $(VENV)-lowest
+test-lowest: | $(PY) ## run tests of schema, REST API and client with the lowest versions that pyproject.toml allows, in $(VENV)-lowest
 	@if command -v $(PYTHON_LOWEST) >/dev/null; then \
 		$(PYTHON_LOWEST) -m venv --without-pip $(VENV)-lowest && \
 		$(PY) tools/lowest_versions.py pyproject.toml >$(VENV)-lowest/lowest.txt && \
-		PURE_PYTHON=1 $(INTO) $(VENV)-lowest -c $(VENV)-lowest/lowest.txt $(EDITABLE) '.[test]' && \
+		export PURE_PYTHON=1 && $(INTO) $(VENV)-lowest -c $(VENV)-lowest/lowest.txt --reinstall-package segstore -e '.[test]' && \
 		$(VENV)-lowest/bin/pytest -q -n $(WORKERS) -m "not long" $(LOWEST) $(ARGS); \
 		else echo "NOT RUN: $(PYTHON_LOWEST) is not here, for the tests with the lowest versions" >&2; fi
 
@@ -187,15 +186,15 @@ clean: ## remove what builds, tests and tools leave; .venv stays
 	rm -rf build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache bench/results
 	find . -path './.venv*' -prune -o -type d -name __pycache__ -print | xargs rm -rf
 
-$(CORE): $(INSTALLED) | $(UV)
+$(CORE): $(INSTALLED) | $(PY)
 	@echo "installing segstore into $(VENV)"
-	@$(INSTALL) $(EDITABLE) .
+	@$(INSTALL) -e .
 	@$(TELL_CODEC)
 	@touch $@
 
-$(TEST): $(INSTALLED) | $(UV)
+$(TEST): $(INSTALLED) | $(PY)
 	@echo "installing segstore and what its tests need into $(VENV)"
-	@$(INSTALL) --only-binary pravega $(EDITABLE) '.[test,clients]' || { $(INSTALL) $(EDITABLE) '.[test]' && \
+	@$(INSTALL) --only-binary pravega -e '.[test,clients]' || { $(INSTALL) -e '.[test]' && \
 		echo "the official client has no wheel for this machine: its tests will be reported as not run" >&2; }
 	@$(TELL_CODEC)
 	@touch $(CORE) $@
@@ -203,8 +202,8 @@ $(TEST): $(INSTALLED) | $(UV)
 $(DEV): $(INSTALLED) $(TEST)
 	@echo "installing what all tests, lint and benchmarks need into $(VENV)"
 	@if $(PY) -c 'import sys; from segstore.pipeline.session import JAVA, java_version as v; sys.exit((v() or 0) < JAVA)'; \
-		then $(INSTALL) $(STORED) 'segstore[dev,docs,spark]'; \
-		else $(INSTALL) 'segstore[dev,docs]' && \
+		then $(INTO) $(PY) $(STORED) 'segstore[dev,docs,spark]'; \
+		else $(INTO) $(PY) 'segstore[dev,docs]' && \
 		echo "Java 17 or newer is not here: tests with Spark will be reported as not run" >&2; fi
 	@touch $(CORE) $(TEST) $@
 
@@ -221,6 +220,3 @@ $(PY):
 	@echo "creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) could not create $(VENV);" \
 		"on Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
-
-$(UV): | $(PY)
-	@$(PY) -m pip --disable-pip-version-check --quiet install --no-compile uv
