@@ -15,7 +15,7 @@ from itertools import chain, repeat
 from typing import Final, NamedTuple
 
 from segstore.wire.history.segments.contents import ReadSpan
-from segstore.wire.history.segments.state import ANYWHERE, SegmentState
+from segstore.wire.history.segments.state import ANYWHERE, MOST, SegmentState
 from segstore.wire.history.segments.written import Written
 
 OPTIONAL: Final = ANYWHERE + 1
@@ -123,7 +123,7 @@ class Placement:
         for append, known in enumerate(written.lows):
             self.low.extend(repeat(max(known if part is None else low, 0), len(_events(written, append))))
         at = 0
-        for number, length in chain(acks, [(written.stored, unbounded), (ANYWHERE, OPTIONAL)]):
+        for number, length in chain(acks, [(written.stored, unbounded), (MOST, OPTIONAL)]):
             end = bisect_right(written.numbers, number, at)
             self.high.extend(repeat(length if length >= 0 else unbounded, end - at))
             at = end

@@ -11,6 +11,7 @@ from segstore.wire.history import RULES
 from segstore.wire.names import transaction_name, transient_name
 from tests.wire.history.segments.support import SEGMENT, History, event, events
 
+MOST = (1 << 63) - 1
 ONE, TWO = UUID(int=1), UUID(int=2)
 T1, T2 = transaction_name(SEGMENT, ONE), transaction_name(SEGMENT, TWO)
 L1, L2 = (transient_name(SEGMENT, ONE, digit * 32) for digit in "ab")
@@ -67,6 +68,7 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).read(0, "a b"),
             new().send(1, "a").ack(1, 9).refuse(2),
             History().set_up().send(1, "a").ack(1, 9).send(3, "b c").send(4, "c d").ack(4, 36).read(0, "a b c d"),
+            new().send(MOST, "a").set_up(writer="v").send(1, "b", "v").ack(1, 9, "v").read(0, "b"),
             ab(new()).change("merged", T2, source=T1, offset=18).send(2, "x y").ack(2, 18).read(0, "x y"),
             merge(ab(new()).change("merged", T2, source=T1, offset=18), T2, 18).read(0, "a b"),
         ],
