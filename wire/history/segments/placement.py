@@ -193,10 +193,11 @@ class Placement:
     def _place(self, events: list[int], offsets: list[int]) -> None:
         """Assigns the offsets of equal events: to each event the first free one, in the order of the upper bounds.
 
-        No other order finds offsets for more events.
+        No other order finds offsets for more events. Of equal upper bounds the highest lower bound is first, since the
+        other events may also lie before what was read.
         """
         free = [-offset for offset in reversed(offsets)]  # the lowest last, where it is removed at once
-        for index in sorted(events, key=self.high.__getitem__):
+        for index in sorted(events, key=lambda index: (self.high[index], -self.low[index])):
             position = bisect_right(free, -self.low[index]) - 1
             if position >= 0 and -free[position] < self.high[index] and not is_aborted(self.sender_of(index)):
                 self.offsets[index] = COUNTED

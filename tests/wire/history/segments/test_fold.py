@@ -75,6 +75,14 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
         [
             new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).read(0, "a"),
             later().send(8, "a").ack(8, 109).read(109, "b"),
+            History()
+            .set_up()
+            .send(1, "a")
+            .set_up(1)
+            .change("described", offset=9)
+            .send(2, "a")
+            .ack(2, 18)
+            .read(9, "a"),
             merge(ab(new()), T1, 18).read(0, b"\0"),
         ],
     ),
