@@ -75,14 +75,7 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
         [
             new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).read(0, "a"),
             later().send(8, "a").ack(8, 109).read(109, "b"),
-            History()
-            .set_up()
-            .send(1, "a")
-            .set_up(1)
-            .change("described", offset=9)
-            .send(2, "a")
-            .ack(2, 18)
-            .read(9, "a"),
+            History().set_up().send(1, "a").change("described", offset=9).send(2, "a").ack(2, 18).read(9, "a"),
             merge(ab(new()), T1, 18).read(0, b"\0"),
         ],
     ),
@@ -167,6 +160,7 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
         [
             new().read(0, "a"),
             new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 27).read(0, "a x b"),
+            new().send(1 << 40, "a").send(2 << 40, "b", count=2 << 40).read(0, "x"),
             History().read(0, "a b"),
             History().set_up().send(1, "ab").send(2, "cd").ack(2, 30).read(0, "ab xx cd"),
             later().send(8, "a").ack(8, 109).read(50, "b"),
