@@ -94,6 +94,9 @@ class _Rules:
         self._is_complete = placement.is_complete
         self._strange: set[int] = set()
         """Offsets of events that were not sent, in place of a large event."""
+        merges = (length for part in placement.parts for length, *_ in part.merged_at)
+        self._lengths = {self._segment.final, *self._segment.described, *merges}
+        """Lengths that the segment had before or after a merge, which stores a whole transaction."""
 
     def findings(self) -> Findings:
         """Yields all that the contents show."""
@@ -272,7 +275,7 @@ class _Rules:
         own, equal = set(offsets), {event for written in part.senders for event in written.hashes}
         between = zip(span.offsets[first:last], span.hashes[first:last], strict=True)
         inner = next((offset for offset, event in between if offset not in own and event not in equal), None)
-        is_end = last + 1 < len(span.offsets) or span.end == self._segment.final
+        is_end = last + 1 < len(span.offsets) or span.end in self._lengths
         if inner is not None:
             text = f"another event lies at offset {inner}, between two events of {part.name}"
             yield Broken("merge-scattered", self._key, (*part.places, self._read(inner)), text)

@@ -204,6 +204,8 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
         [
             merge(ab(new()), T1, 18).send(1, "x").ack(1, 27).read(0, "a x"),
             ab(new()).step(str(ONE), "committing").send(1, "x").ack(1, 18).read(0, "a x"),
+            merge(ab(new()), T1, 9).read(0, "b"),
+            ab(new()).step(str(ONE), "committing").change("described", offset=9).read(0, "a"),
         ],
         [
             merge(ab(new()), T1, 18).send(1, "x").ack(1, 27).read(0, "a b x"),
