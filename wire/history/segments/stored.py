@@ -176,7 +176,8 @@ class _Rules:
 
     def _missing(self, sender: Sender, missing: list[int]) -> Findings:
         """Yields one verdict for each run of missing events."""
-        found = [index for index in sender.events if self._placement.offsets[index] >= 0]
+        offsets, is_sure = self._placement.offsets, self._placement.is_sure
+        found = [index for index in sender.events if offsets[index] >= 0 and is_sure(index)]
         rules = ((self._rule_of(sender, index, found), index) for index in missing)
         for (rule, _), run in groupby(enumerate(rules), lambda pair: (pair[1][0], pair[1][1] - pair[0])):
             indexes = [index for _, (_, index) in run]
@@ -193,7 +194,7 @@ class _Rules:
     def _rule_of(self, sender: Sender, index: int, found: list[int]) -> str | None:
         """Returns the rule that a missing event breaks; None if it may be missing, "" if its place was not read.
 
-        found: the indexes of the writer's events that were found. The events before and behind bound its place.
+        found: the indexes of the writer's events that were surely found. The events before and behind bound its place.
         """
         placement, written = self._placement, sender.written
         position = bisect_left(found, index)
@@ -205,7 +206,7 @@ class _Rules:
         if high != OPTIONAL:
             high = min(high, after)
             return "lost-write" if high != ANYWHERE and placement.covers(min(low, high), high) else ""
-        if follower < 0 or not placement.covers(low, after) or not placement.is_sure(follower):
+        if follower < 0 or not placement.covers(low, after):
             return None
         sent, next_sent = self._sent(index), self._sent(follower)
         numbers = {written.numbers[index - sender.base], written.numbers[follower - sender.base]}

@@ -77,6 +77,7 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             later().send(8, "a").ack(8, 109).read(109, "b"),
             History().set_up().send(1, "a").change("described", offset=9).send(2, "a").ack(2, 18).read(9, "a"),
             merge(ab(new()), T1, 18).read(0, b"\0"),
+            History().set_up().send(1, "a").send(2, "b").send(3, "c").ack(3, 45).read(0, "a c"),
         ],
     ),
     "duplicate": (
