@@ -74,7 +74,7 @@ class Placement:
         self.is_complete = base >= 0 and self._is_all(base)
         self.is_familiar = self.is_complete or (base == 0 and not self.unknown and self._starts[:1] == [0])
         for (index, *equal), offsets in self.several.values():
-            if not equal and self.is_own(index):
+            if not equal and self.is_own(index, offsets[-1]):
                 self.offsets[index] = offsets[0]
         bounds = zip(self.events_of[segment.name], self.low, self.offsets, self.high, strict=False)
         self.displaced = [
@@ -105,10 +105,11 @@ class Placement:
         low, high = self.low[index], self.high[index]
         return self.is_complete or (high < ANYWHERE and self.covers(low, high))
 
-    def is_own(self, index: int) -> bool:
-        """Whether all events with the bytes of an event are from its writer."""
+    def is_own(self, index: int, last: int) -> bool:
+        """Whether all events with the bytes of an event are from its writer. last: the highest of their offsets."""
         written, _, base = self.sender_of(index)
-        return self.is_familiar or written.numbers[index - base] in written.resent
+        is_known = self.is_familiar and last < self.high[index]
+        return self.is_complete or is_known or written.numbers[index - base] in written.resent
 
     # --- bounds -------------------------------------------------------------------------------------------------------
 

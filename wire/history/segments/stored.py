@@ -147,7 +147,7 @@ class _Rules:
         most = len(events) - repeated
         if len(offsets) <= most:
             return
-        is_sure = self._is_complete or repeated > 0 or (is_alone and self._placement.is_own(events[0]))
+        is_sure = self._is_complete or repeated > 0 or (is_alone and self._placement.is_own(events[0], offsets[-1]))
         if aborted and self._is_complete:
             yield self._aborted(aborted[-1], offsets[-1])
             return
