@@ -147,7 +147,10 @@ class Placement:
         """Whether the bytes that are stored at or behind an offset, by acknowledgements or reads, are all bytes."""
         size = sum(self._size_behind(sender, base) for sender in self.senders if sender.part is None)
         for part in self.parts:
-            is_found = any(self.offsets[index] != MISSING for index in self.events_of[part.name])
+            offsets = [self.offsets[index] for index in self.events_of[part.name]]
+            # of an aborted transaction, equal events must be there for all its events, or they are from other writers
+            is_counted = MISSING not in offsets if part.is_aborted else COUNTED in offsets
+            is_found = is_counted or any(offset >= 0 for offset in offsets)
             size += max(part.size, 0) if part.is_committed or is_found else 0
         if self.segment.is_created:
             return self.segment.length <= size
@@ -195,12 +198,16 @@ class Placement:
         """Assigns the offsets of equal events: to each event the first free one, in the order of the upper bounds.
 
         No other order finds offsets for more events. Of equal upper bounds the highest lower bound is first, since the
-        other events may also lie before what was read.
+        other events may also lie before what was read. Aborted events come last.
         """
+
+        def order(index: int) -> tuple[bool, int, int]:
+            return is_aborted(self.sender_of(index)), self.high[index], -self.low[index]
+
         free = [-offset for offset in reversed(offsets)]  # the lowest last, where it is removed at once
-        for index in sorted(events, key=lambda index: (self.high[index], -self.low[index])):
+        for index in sorted(events, key=order):
             position = bisect_right(free, -self.low[index]) - 1
-            if position >= 0 and -free[position] < self.high[index] and not is_aborted(self.sender_of(index)):
+            if position >= 0 and -free[position] < self.high[index]:
                 self.offsets[index] = COUNTED
                 del free[position]
 

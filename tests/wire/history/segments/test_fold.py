@@ -184,9 +184,13 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
         [
             ab(new()).change("deleted", T1).read(0, "a b"),
             ab(new()).step(str(ONE), "aborted").read(0, "a"),
+            ab(new()).change("deleted", T1).send(2, "a b").ack(2, 36).read(0, "a b a b"),
             merge(ab(new()).step(str(ONE), "aborting"), T1, 18).read(0, "a b"),
         ],
-        [ab(new()).change("deleted", T1).send(1, "x").ack(1, 9).read(0, "x")],
+        [
+            ab(new()).change("deleted", T1).send(1, "x").ack(1, 9).read(0, "x"),
+            ab(new()).change("deleted", T1).send(1, "a").ack(1, 9).read(0, "a"),
+        ],
         [ab(later()).step(str(ONE), "aborted").read(0, "a")],
     ),
     "precommitted-read": (
