@@ -97,7 +97,7 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             new().send(1, "a").send(2, "a").ack(2, 27).read(0, "a a a"),
             later().send(8, "a").ack(8, 118).read(100, b"").read(0, "x a a"),
             History().set_up().send(2, "a b").ack(2, 36).read(0, "a b a b"),
-            new().send(1, "a").ack(1, 9).read(0, "a a"),
+            History().set_up().send(1, "a").ack(1, 9).read(0, "a a"),
         ],
     ),
     "reordered": (
