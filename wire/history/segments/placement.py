@@ -108,8 +108,8 @@ class Placement:
     def is_own(self, index: int, last: int) -> bool:
         """Whether all events with the bytes of an event are from its writer. last: the highest of their offsets."""
         written, _, base = self.sender_of(index)
-        is_known = self.is_familiar and (self.segment.is_created or last < self.high[index])
-        return self.is_complete or is_known or written.numbers[index - base] in written.resent
+        is_known = self.is_familiar or written.numbers[index - base] in written.resent
+        return self.is_complete or (is_known and (self.segment.is_created or last < self.high[index]))
 
     # --- bounds -------------------------------------------------------------------------------------------------------
 
