@@ -75,7 +75,9 @@ class Placement:
         self.is_familiar = self.is_complete or (base == 0 and not self.unknown and self._starts[:1] == [0])
         for (index, *equal), offsets in self.several.values():
             if not equal and self.is_own(index, offsets[-1]):
-                self.offsets[index] = offsets[0]
+                is_early = offsets[0] < self.low[index] and index in self.events_of[segment.name]
+                if not is_early or self.offsets[index] == MISSING:  # else it is one of the later ones
+                    self.offsets[index] = offsets[0]
         bounds = zip(self.events_of[segment.name], self.low, self.offsets, self.high, strict=False)
         self.displaced = [
             (index, offset) for index, low, offset, high in bounds if offset >= 0 and not low <= offset < high

@@ -86,6 +86,7 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             History().set_up().send(1, "a").ack(1, 9).send(2, "b").ack(2, 27).read(0, "a b b"),
             later().change("described", offset=100).send(8, "a").send(8, "a").ack(8, 118).read(100, "a a"),
             large(large(new(), L1, LARGE[:9], LARGE[9:], merged=None), L2, LARGE, merged=26).read(0, "large large"),
+            History().read(0, "a").set_up().send(1, "a").send(1, "a").ack(1, 27).read(9, "a a"),
         ],
         [
             new().send(1, "a").send(2, "a").ack(2, 18).read(0, "a a"),
