@@ -108,7 +108,10 @@ class Placement:
         return self.is_complete or (high < ANYWHERE and self.covers(low, high))
 
     def is_own(self, index: int, last: int) -> bool:
-        """Whether all events with the bytes of an event are from its writer. last: the highest of their offsets."""
+        """Whether all events with the bytes of an event are from its writer. last: the highest of their offsets.
+
+        Unless the creation was recorded, an event behind the acknowledgement may be from an unknown writer.
+        """
         written, _, base = self.sender_of(index)
         is_known = self.is_familiar or written.numbers[index - base] in written.resent
         return self.is_complete or (is_known and (self.segment.is_created or last < self.high[index]))
