@@ -29,8 +29,8 @@ from segstore.wire.history.facts import (
     Transaction,
 )
 from segstore.wire.history.segments.contents import PlaceList, end_of, hashes_of
-from segstore.wire.history.segments.state import SegmentState, is_before
-from segstore.wire.history.segments.stored import judge_stored
+from segstore.wire.history.segments.state import MOST, SegmentState, is_before
+from segstore.wire.history.segments.stored import MIDDLE, judge_stored
 from segstore.wire.history.segments.written import NONE, Link, Written
 
 Findings = Sequence[Broken]
@@ -254,10 +254,12 @@ class SegmentFold:
 
     # --- reads and changes --------------------------------------------------------------------------------------------
 
-    def _read(self, place: Place, read: Read) -> Findings:
+    def _read(self, place: Place, read: Read) -> Iterable[Broken | Open]:
         segment = self._segment(read.segment)
         end = read.offset + len(read.data)
         broken: list[Broken] = []
+        if end > MOST:
+            return [Open("garbage-read", self.key, MIDDLE)]
         for truncation, truncated in segment.truncations:
             if read.data and read.offset < truncation and is_before(truncated, read.asked):
                 text = (

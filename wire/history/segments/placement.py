@@ -15,7 +15,7 @@ from itertools import chain, repeat
 from typing import Final, NamedTuple
 
 from segstore.wire.history.segments.contents import ReadSpan
-from segstore.wire.history.segments.state import ANYWHERE, SegmentState
+from segstore.wire.history.segments.state import ANYWHERE, MOST, SegmentState
 from segstore.wire.history.segments.written import Written
 
 OPTIONAL: Final = ANYWHERE + 1
@@ -74,8 +74,10 @@ class Placement:
         self.is_complete = base >= 0 and self._is_all(base)
         self.is_familiar = self.is_complete or (base == 0 and not self.unknown and self._starts[:1] == [0])
         for (index, *equal), offsets in self.several.values():
-            if not equal and self.is_own(index):
-                self.offsets[index] = offsets[0]
+            if not equal and self.is_own(index, offsets[-1]):
+                is_early = offsets[0] < self.low[index] and index in self.events_of[segment.name]
+                if not is_early or self.offsets[index] == MISSING:  # else it is one of the later ones
+                    self.offsets[index] = offsets[0]
         bounds = zip(self.events_of[segment.name], self.low, self.offsets, self.high, strict=False)
         self.displaced = [
             (index, offset) for index, low, offset, high in bounds if offset >= 0 and not low <= offset < high
@@ -105,10 +107,14 @@ class Placement:
         low, high = self.low[index], self.high[index]
         return self.is_complete or (high < ANYWHERE and self.covers(low, high))
 
-    def is_own(self, index: int) -> bool:
-        """Whether all events with the bytes of an event are from its writer."""
+    def is_own(self, index: int, last: int) -> bool:
+        """Whether all events with the bytes of an event are from its writer. last: the highest of their offsets.
+
+        Unless the creation was recorded, an event behind the acknowledgement may be from an unknown writer.
+        """
         written, _, base = self.sender_of(index)
-        return self.is_familiar or written.numbers[index - base] in written.resent
+        is_known = self.is_familiar or written.numbers[index - base] in written.resent
+        return self.is_complete or (is_known and (self.segment.is_created or last < self.high[index]))
 
     # --- bounds -------------------------------------------------------------------------------------------------------
 
@@ -123,7 +129,7 @@ class Placement:
         for append, known in enumerate(written.lows):
             self.low.extend(repeat(max(known if part is None else low, 0), len(_events(written, append))))
         at = 0
-        for number, length in chain(acks, [(written.stored, unbounded), (ANYWHERE, OPTIONAL)]):
+        for number, length in chain(acks, [(written.stored, unbounded), (MOST, OPTIONAL)]):
             end = bisect_right(written.numbers, number, at)
             self.high.extend(repeat(length if length >= 0 else unbounded, end - at))
             at = end
@@ -146,7 +152,10 @@ class Placement:
         """Whether the bytes that are stored at or behind an offset, by acknowledgements or reads, are all bytes."""
         size = sum(self._size_behind(sender, base) for sender in self.senders if sender.part is None)
         for part in self.parts:
-            is_found = any(self.offsets[index] != MISSING for index in self.events_of[part.name])
+            offsets = [self.offsets[index] for index in self.events_of[part.name]]
+            # of an aborted transaction, equal events must be there for all its events, or they are from other writers
+            is_counted = MISSING not in offsets if part.is_aborted else COUNTED in offsets
+            is_found = is_counted or any(offset >= 0 for offset in offsets)
             size += max(part.size, 0) if part.is_committed or is_found else 0
         if self.segment.is_created:
             return self.segment.length <= size
@@ -193,12 +202,17 @@ class Placement:
     def _place(self, events: list[int], offsets: list[int]) -> None:
         """Assigns the offsets of equal events: to each event the first free one, in the order of the upper bounds.
 
-        No other order finds offsets for more events.
+        No other order finds offsets for more events. Of equal upper bounds the highest lower bound is first, since the
+        other events may also lie before what was read. Aborted events come last.
         """
+
+        def order(index: int) -> tuple[bool, int, int]:
+            return is_aborted(self.sender_of(index)), self.high[index], -self.low[index]
+
         free = [-offset for offset in reversed(offsets)]  # the lowest last, where it is removed at once
-        for index in sorted(events, key=self.high.__getitem__):
+        for index in sorted(events, key=order):
             position = bisect_right(free, -self.low[index]) - 1
-            if position >= 0 and -free[position] < self.high[index] and not is_aborted(self.sender_of(index)):
+            if position >= 0 and -free[position] < self.high[index]:
                 self.offsets[index] = COUNTED
                 del free[position]
 

@@ -15,6 +15,8 @@ from segstore.wire.names import is_transient
 
 ANYWHERE: Final = 1 << 62
 """In place of an upper bound that is not known."""
+MOST: Final = (1 << 63) - 1
+"""The highest event number and the highest offset."""
 _header: Final = Struct(">ii")
 
 

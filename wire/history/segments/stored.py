@@ -94,6 +94,9 @@ class _Rules:
         self._is_complete = placement.is_complete
         self._strange: set[int] = set()
         """Offsets of events that were not sent, in place of a large event."""
+        merges = (length for part in placement.parts for length, *_ in part.merged_at)
+        self._lengths = {self._segment.final, *self._segment.described, *merges}
+        """Lengths that the segment had before or after a merge, which stores a whole transaction."""
 
     def findings(self) -> Findings:
         """Yields all that the contents show."""
@@ -144,7 +147,7 @@ class _Rules:
         most = len(events) - repeated
         if len(offsets) <= most:
             return
-        is_sure = self._is_complete or repeated > 0 or (is_alone and self._placement.is_own(events[0]))
+        is_sure = self._is_complete or repeated > 0 or (is_alone and self._placement.is_own(events[0], offsets[-1]))
         if aborted and self._is_complete:
             yield self._aborted(aborted[-1], offsets[-1])
             return
@@ -173,7 +176,8 @@ class _Rules:
 
     def _missing(self, sender: Sender, missing: list[int]) -> Findings:
         """Yields one verdict for each run of missing events."""
-        found = [index for index in sender.events if self._placement.offsets[index] >= 0]
+        offsets, is_sure = self._placement.offsets, self._placement.is_sure
+        found = [index for index in sender.events if offsets[index] >= 0 and is_sure(index)]
         rules = ((self._rule_of(sender, index, found), index) for index in missing)
         for (rule, _), run in groupby(enumerate(rules), lambda pair: (pair[1][0], pair[1][1] - pair[0])):
             indexes = [index for _, (_, index) in run]
@@ -190,7 +194,7 @@ class _Rules:
     def _rule_of(self, sender: Sender, index: int, found: list[int]) -> str | None:
         """Returns the rule that a missing event breaks; None if it may be missing, "" if its place was not read.
 
-        found: the indexes of the writer's events that were found. The events before and behind bound its place.
+        found: the indexes of the writer's events that were surely found. The events before and behind bound its place.
         """
         placement, written = self._placement, sender.written
         position = bisect_left(found, index)
@@ -202,7 +206,7 @@ class _Rules:
         if high != OPTIONAL:
             high = min(high, after)
             return "lost-write" if high != ANYWHERE and placement.covers(min(low, high), high) else ""
-        if follower < 0 or not placement.covers(low, after) or not placement.is_sure(follower):
+        if follower < 0 or not placement.covers(low, after):
             return None
         sent, next_sent = self._sent(index), self._sent(follower)
         numbers = {written.numbers[index - sender.base], written.numbers[follower - sender.base]}
@@ -272,7 +276,7 @@ class _Rules:
         own, equal = set(offsets), {event for written in part.senders for event in written.hashes}
         between = zip(span.offsets[first:last], span.hashes[first:last], strict=True)
         inner = next((offset for offset, event in between if offset not in own and event not in equal), None)
-        is_end = last + 1 < len(span.offsets) or span.end == self._segment.final
+        is_end = last + 1 < len(span.offsets) or span.end in self._lengths
         if inner is not None:
             text = f"another event lies at offset {inner}, between two events of {part.name}"
             yield Broken("merge-scattered", self._key, (*part.places, self._read(inner)), text)

@@ -122,15 +122,14 @@ class Written:
         Returns how many of them are old, and the index of an old event that was another event; -1 if all are the same.
         The number of a refused append may be used for another event.
         """
-        newest, different = self.newest, -1
-        old = range(last - count + 1, min(last, newest) + 1)
-        for position, number in enumerate(old):
-            index = bisect_left(self.numbers, number)
-            if index >= len(self.numbers) or self.numbers[index] != number:
-                self.unknown = True
-                continue
+        numbers, different = self.numbers, -1
+        old = range(last - count + 1, min(last, self.newest) + 1)
+        known = sorted(set(numbers[bisect_left(numbers, old.start) : bisect_left(numbers, old.stop)]))
+        self.unknown = self.unknown or len(known) < len(old)
+        for number in known:
             self.resent.add(number)
-            is_single = index + 1 >= len(self.numbers) or self.numbers[index + 1] != number
+            index, position = bisect_left(numbers, number), number - old.start
+            is_single = index + 1 >= len(numbers) or numbers[index + 1] != number
             if len(hashes) == count and is_single and self.hashes[index] != hashes[position]:
                 if self.lasts[self.append_with(index)] in self.refused:
                     self.hashes[index] = hashes[position]

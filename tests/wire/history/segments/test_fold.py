@@ -11,6 +11,7 @@ from segstore.wire.history import RULES
 from segstore.wire.names import transaction_name, transient_name
 from tests.wire.history.segments.support import SEGMENT, History, event, events
 
+MOST = (1 << 63) - 1
 ONE, TWO = UUID(int=1), UUID(int=2)
 T1, T2 = transaction_name(SEGMENT, ONE), transaction_name(SEGMENT, TWO)
 L1, L2 = (transient_name(SEGMENT, ONE, digit * 32) for digit in "ab")
@@ -67,13 +68,16 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).read(0, "a b"),
             new().send(1, "a").ack(1, 9).refuse(2),
             History().set_up().send(1, "a").ack(1, 9).send(3, "b c").send(4, "c d").ack(4, 36).read(0, "a b c d"),
+            new().send(MOST, "a").set_up(writer="v").send(1, "b", "v").ack(1, 9, "v").read(0, "b"),
             ab(new()).change("merged", T2, source=T1, offset=18).send(2, "x y").ack(2, 18).read(0, "x y"),
             merge(ab(new()).change("merged", T2, source=T1, offset=18), T2, 18).read(0, "a b"),
         ],
         [
             new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 18).read(0, "a"),
             later().send(8, "a").ack(8, 109).read(109, "b"),
+            History().set_up().send(1, "a").change("described", offset=9).send(2, "a").ack(2, 18).read(9, "a"),
             merge(ab(new()), T1, 18).read(0, b"\0"),
+            History().set_up().send(1, "a").send(2, "b").send(3, "c").ack(3, 45).read(0, "a c"),
         ],
     ),
     "duplicate": (
@@ -82,6 +86,7 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             History().set_up().send(1, "a").ack(1, 9).send(2, "b").ack(2, 27).read(0, "a b b"),
             later().change("described", offset=100).send(8, "a").send(8, "a").ack(8, 118).read(100, "a a"),
             large(large(new(), L1, LARGE[:9], LARGE[9:], merged=None), L2, LARGE, merged=26).read(0, "large large"),
+            History().read(0, "a").set_up().send(1, "a").send(1, "a").ack(1, 27).read(9, "a a"),
         ],
         [
             new().send(1, "a").send(2, "a").ack(2, 18).read(0, "a a"),
@@ -93,6 +98,7 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             new().send(1, "a").send(2, "a").ack(2, 27).read(0, "a a a"),
             later().send(8, "a").ack(8, 118).read(100, b"").read(0, "x a a"),
             History().set_up().send(2, "a b").ack(2, 36).read(0, "a b a b"),
+            History().set_up().send(1, "a").ack(1, 9).read(0, "a a"),
         ],
     ),
     "reordered": (
@@ -157,10 +163,12 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
         [
             new().read(0, "a"),
             new().send(1, "a").ack(1, 9).send(2, "b").ack(2, 27).read(0, "a x b"),
+            new().send(1 << 40, "a").send(2 << 40, "b", count=2 << 40).read(0, "x"),
             History().read(0, "a b"),
             History().set_up().send(1, "ab").send(2, "cd").ack(2, 30).read(0, "ab xx cd"),
             later().send(8, "a").ack(8, 109).read(50, "b"),
             History().read(3, b"abcdefghijk"),
+            new().read(MOST, "a", end=True),
             new().send(1, b"bytes").ack(1, 5).read(0, b"bytes"),
         ],
     ),
@@ -177,9 +185,13 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
         [
             ab(new()).change("deleted", T1).read(0, "a b"),
             ab(new()).step(str(ONE), "aborted").read(0, "a"),
+            ab(new()).change("deleted", T1).send(2, "a b").ack(2, 36).read(0, "a b a b"),
             merge(ab(new()).step(str(ONE), "aborting"), T1, 18).read(0, "a b"),
         ],
-        [ab(new()).change("deleted", T1).send(1, "x").ack(1, 9).read(0, "x")],
+        [
+            ab(new()).change("deleted", T1).send(1, "x").ack(1, 9).read(0, "x"),
+            ab(new()).change("deleted", T1).send(1, "a").ack(1, 9).read(0, "a"),
+        ],
         [ab(later()).step(str(ONE), "aborted").read(0, "a")],
     ),
     "precommitted-read": (
@@ -199,6 +211,8 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
         [
             merge(ab(new()), T1, 18).send(1, "x").ack(1, 27).read(0, "a x"),
             ab(new()).step(str(ONE), "committing").send(1, "x").ack(1, 18).read(0, "a x"),
+            merge(ab(new()), T1, 9).read(0, "b"),
+            ab(new()).step(str(ONE), "committing").change("described", offset=9).read(0, "a"),
         ],
         [
             merge(ab(new()), T1, 18).send(1, "x").ack(1, 27).read(0, "a b x"),
