@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 from segstore.explore.points import PointClass
-from segstore.explore.running import Injection
+from segstore.explore.running import Injection, by_rules
 from segstore.traces import make_folder, write_trace
 from segstore.view import write_page
 from segstore.wire.printable import printable
@@ -58,7 +58,7 @@ class Finding(NamedTuple):
         """A fault file in one line that injects its failures, or "" if the world changes."""
         if not self.injections or any(injection.failure.change is not None for injection in self.injections):
             return ""
-        return json.dumps({"rules": [injection.rule for injection in self.injections]})
+        return json.dumps({"rules": [injection.rule for injection in by_rules(self.injections)]})
 
     @property
     def pytest(self) -> str:

@@ -149,6 +149,14 @@ class Injection(NamedTuple):
                 mock.faults.release(name)
 
 
+def by_rules(injections: Sequence[Injection]) -> list[Injection]:
+    """Returns injections in the order of their rules: later points first.
+
+    A request that one rule takes is not counted by the rules after it, which have fired by then.
+    """
+    return sorted(injections, key=lambda injection: -injection.point.nth)
+
+
 class Run(NamedTuple):
     """The outcome of a run.
 
@@ -224,7 +232,7 @@ async def run_once(setting: ExplorerSetting, *injections: Injection) -> Run:
             server.hub.recorder = recorder
         changes = []
         try:
-            for injection in injections:
+            for injection in by_rules(injections):
                 injection.add_to(mock)
                 if (change := injection.failure.change) is not None:
                     changes.append(asyncio.create_task(injection.change(mock, change, impossible), name=_TASK))

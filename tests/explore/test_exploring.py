@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from contextlib import suppress
 from typing import Any
@@ -481,6 +482,27 @@ async def test_pairs_find_what_single_failures_do_not() -> None:
     assert [again.name for again in (await explore(twice, only=name, **options)).findings] == [name]
     assert finding.pytest == f"segstore_explore(client, only={name!r}, timeout_s=1)"
     assert [cell.finding for cell in explored.cells if cell.finding] == explored.findings
+
+
+async def test_both_failures_of_a_pair_happen_at_requests_of_one_type() -> None:
+    faulty: list[list[int]] = []
+
+    async def greets(mock: ExploredCluster) -> None:
+        answers: list[list[Command]] = []
+        for _ in range(4):
+            async with await peer_of(mock) as peer:
+                answers.append(await peer.ask(HELLO))
+        faulty.append([number for number, seen in enumerate(mock.requests(), 1) if seen.faults])
+        if not any(answers[:2]):
+            raise ConnectionError("cut off twice")
+
+    for one, two in (("before", "before"), ("before", "after"), ("after", "before")):
+        only = f"cut {one} at HELLO 1 + cut {two} at HELLO 2"
+        (cell,) = (await explore(greets, only=only, timeout_s=20, jobs=1)).cells
+        assert (faulty[-1], cell.is_made) == ([1, 2], True), only
+        assert cell.finding is not None
+        rules = json.loads(cell.finding.rules)["rules"]
+        assert [rule["nth"] for rule in rules] == [2, 1], "what one rule takes is not counted by the next"
 
 
 async def test_a_budget_ends_the_runs_and_the_rest_is_counted() -> None:
