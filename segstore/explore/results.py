@@ -122,20 +122,19 @@ class Exploration(NamedTuple):
         return list({(finding.name, finding.broken): finding for finding in findings}.values())
 
     @property
-    def unreached(self) -> list[Injection]:
-        """Failures whose point no run reached."""
-        singles = [cell for cell in self.cells if len(cell.injections) == 1]
-        return [cell.injections[0] for cell in singles if not cell.is_made and not cell.why]
+    def unreached(self) -> list[Cell]:
+        """Runs that did not reach the points of their failures."""
+        return [cell for cell in self.cells if not cell.is_made and not cell.why]
 
     @property
     def lines(self) -> Iterator[str]:
         """What could not be tried, compared or decided."""
         yield from self.notes
-        by_class: dict[str, list[Injection]] = {}
-        for injection in self.unreached:
-            by_class.setdefault(injection.point.alike, []).append(injection)
+        by_class: dict[tuple[str, ...], list[Cell]] = {}
+        for cell in self.unreached:
+            by_class.setdefault(tuple(point.alike for point, _ in cell.injections), []).append(cell)
         for first, *others in by_class.values():
-            yield f"not reached: {first}" + (f", and {len(others)} more of this class" if others else "")
+            yield f"not reached: {first.name}" + (f", and {len(others)} more of this class" if others else "")
         for (name, why), count in self.not_injected.items():
             yield f"not injected at {count} point{'s' if count != 1 else ''}: {name}; {why}"
         for (rule, why), count in self.unknown.items():

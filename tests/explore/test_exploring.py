@@ -505,6 +505,24 @@ async def test_both_failures_of_a_pair_happen_at_requests_of_one_type() -> None:
         assert [rule["nth"] for rule in rules] == [2, 1], "what one rule takes is not counted by the next"
 
 
+async def test_a_pair_whose_second_request_never_comes_is_not_reached() -> None:
+    good = 2
+
+    async def once(mock: ExploredCluster) -> None:
+        nonlocal good
+        async with await peer_of(mock) as peer:
+            await peer.ask(HELLO, create())
+        if good > 0:
+            async with await peer_of(mock) as peer:
+                await peer.ask(HELLO)
+        good -= 1
+
+    name = "cut before at CREATE_SEGMENT 1 + cut before at HELLO 2"
+    explored = await explore(once, only=name, timeout_s=20, jobs=1)
+    assert (explored.findings, [cell.name for cell in explored.unreached]) == ([], [name])
+    assert list(explored.lines) == [f"not reached: {name}"]
+
+
 async def test_a_budget_ends_the_runs_and_the_rest_is_counted() -> None:
     explored = await explore(writer, failures=CUTS, budget_s=1e-9)
     assert (explored.runs, explored.notes) == (2, ["the budget ended before 18 more runs"])
