@@ -255,25 +255,27 @@ class _Explorer:
         setting, why = self._setting, ""
         run = await run_once(setting, *injections)
         self._runs += 1
-        if run.is_hung and not any(injection.failure.may_wait for injection in injections):
+        if run.is_hung and run.is_made and not any(injection.failure.may_wait for injection in injections):
             run = await run_once(setting, *injections)  # the machine may have been busy
             self._runs += 1
             self._total += 1
             if not run.is_hung:
                 why = "hung once in two runs"
                 self._notes.append(f"{name_of(injections)}: {why}")
-        broken, unknown = judged(setting, self._good, run)
-        self._unknown += unknown
+        broken: list[str] = []
+        if run.is_made:  # else it shows nothing about its failures
+            broken, unknown = judged(setting, self._good, run)
+            self._unknown += unknown
         finding = Finding(injections, tuple(broken), run.records, setting.repeating) if broken else None
         if len(injections) > 1 and finding is not None and finding.kinds <= self._kinds(injections[0]):
             finding = None  # the first failure alone breaks as much
         for injection in injections:
             if str(injection) in run.impossible:
                 self._not_injected[injection.failure.name, run.impossible[str(injection)]] += 1
-        if not why and run.is_hung and not broken:
+        if not why and run.is_hung and run.is_made and not broken:
             why = f"the client still waited after {setting.timeout_s:g} s"
         why = why or "; ".join(run.impossible.values())
-        is_made = not why and all(str(injection) in run.reached for injection in injections)
+        is_made = not why and run.is_made
         if is_made and len(injections) == 1:
             failed = str(injections[0].point)
             known = {point.alike for point in self._good.run.points}

@@ -195,6 +195,11 @@ class Run(NamedTuple):
     leaked: int
     violation: str | None
 
+    @property
+    def is_made(self) -> bool:
+        """Whether all its failures happened."""
+        return self.reached.issuperset(map(str, self.injections))
+
 
 def _cluster(setting: ExplorerSetting) -> ExploredCluster:
     return ExploredCluster(setting.stores, http_port=0 if setting.with_http else None, tokens=setting.tokens)

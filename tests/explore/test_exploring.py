@@ -206,6 +206,26 @@ async def test_a_run_that_hangs_once_in_two_is_counted_as_unknown() -> None:
     assert '<skipped message="hung once in two runs"/>' in junit(explored, {})
 
 
+async def test_a_run_whose_failure_never_happened_is_unknown_whatever_went_wrong() -> None:
+    good = 2
+
+    async def moody(mock: ExploredCluster) -> None:
+        nonlocal good
+        good -= 1
+        async with await peer_of(mock) as peer:
+            if good >= 0:
+                await peer.ask(HELLO, create())
+            elif good == -1:
+                raise TypeError("no failure's doing")
+            else:
+                await asyncio.Event().wait()  # for ever
+
+    failures = ["cut before", "cut after"]
+    explored = await explore(moody, match="type = CREATE_SEGMENT", failures=failures, timeout_s=0.5, jobs=1)
+    assert (explored.runs, explored.findings) == (4, []), "no run that hangs is repeated"
+    assert [(cell.colour, cell.why) for cell in explored.unreached] == [("unknown", "")] * 2
+
+
 async def test_a_change_that_fails_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(*_: Any) -> None:
         raise KeyError("no such container") from None
