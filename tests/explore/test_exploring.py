@@ -173,6 +173,27 @@ async def test_bugs_of_the_client_and_connections_that_it_leaves_are_found() -> 
         await peer.close()
 
 
+async def test_errors_of_tasks_are_judged_one_by_one() -> None:
+    async def grouped(mock: ExploredCluster) -> None:
+        async with await peer_of(mock) as peer:
+            replies = await peer.ask(HELLO, create())
+        errors: list[Exception] = [OSError("lost")]
+        if not replies:
+            errors += [ExceptionGroup("inner", [AssertionError("too few"), KeyError("reply")])]
+        elif len(replies) < 2:
+            errors += [AssertionError("too few")]
+        elif not replies[1].is_failure:
+            return
+        raise ExceptionGroup("outer", errors)
+
+    explored = await explore(grouped, failures=["cut before", "WrongHost"], timeout_s=20)
+    assert {finding.name: finding.broken for finding in explored.findings} == {
+        "cut before at HELLO 1": ("crashed: KeyError: 'reply'",),
+        "cut before at CREATE_SEGMENT 1": ("check: AssertionError: too few",),
+        "WrongHost at CREATE_SEGMENT 1": ("gave up: OSError: lost; the reference's client continues",),
+    }
+
+
 async def test_a_client_that_waits_without_limit_has_hung_and_the_reply_that_it_waits_for_is_named() -> None:
     async def hanging(mock: ExploredCluster) -> None:
         async with await peer_of(mock) as peer:
@@ -221,7 +242,7 @@ async def test_a_run_whose_failure_never_happened_is_unknown_whatever_went_wrong
                 await asyncio.Event().wait()  # for ever
 
     failures = ["cut before", "cut after"]
-    explored = await explore(moody, match="type = CREATE_SEGMENT", failures=failures, timeout_s=0.5, jobs=1)
+    explored = await explore(moody, match="type = CREATE_SEGMENT", failures=failures, timeout_s=2, jobs=1)
     assert (explored.runs, explored.findings) == (4, []), "no run that hangs is repeated"
     assert [(cell.colour, cell.why) for cell in explored.unreached] == [("unknown", "")] * 2
 
