@@ -120,6 +120,8 @@ async def _good_run(setting: ExplorerSetting) -> Run:
         raise TimeoutError(
             f"the client does not finish within {setting.timeout_s:g} s, even without a fault: {'; '.join(run.waiting)}"
         )
+    if isinstance(run.error, SystemExit | asyncio.CancelledError):  # which would end the caller's loop or task
+        raise RuntimeError(f"the client raised {run.error!r}") from run.error
     if run.error is not None:
         raise run.error
     return run

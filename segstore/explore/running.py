@@ -277,9 +277,12 @@ async def _finished(setting: ExplorerSetting, mock: ExploredCluster) -> tuple[by
                 progress.cancel()
     except TimeoutError as error:
         return None, None if limit.expired() else error, limit.expired()
-    except (KeyboardInterrupt, SystemExit, asyncio.CancelledError, CommandError):
+    except (KeyboardInterrupt, CommandError):
         raise
-    except BaseException as error:  # noqa: BLE001 — the client's own, such as the panic of a client in Rust
+    except BaseException as error:  # the client's own, such as the panic of a client in Rust
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # the exploration is cancelled
         return None, error, False
     return output if isinstance(output, bytes) else None, None, False
 

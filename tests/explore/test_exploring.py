@@ -194,6 +194,36 @@ async def test_errors_of_tasks_are_judged_one_by_one() -> None:
     }
 
 
+@looped("error", [SystemExit(3), asyncio.CancelledError()])
+async def test_a_client_that_exits_or_is_cancelled_by_itself_ends_its_run_only(error: BaseException) -> None:
+    async def ends(mock: ExploredCluster) -> None:
+        async with await peer_of(mock) as peer:
+            if len(await peer.ask(HELLO, create())) < 2:
+                raise error
+
+    async def always(mock: ExploredCluster) -> None:
+        raise error
+
+    explored = await explore(ends, failures=["cut before"], timeout_s=20)
+    assert [finding.kinds for finding in explored.findings] == [{"crashed"}] * 2
+    with pytest.raises(RuntimeError, match="the client raised"):
+        await explore(always)
+
+
+async def test_an_exploration_can_be_cancelled() -> None:
+    started = asyncio.Event()
+
+    async def waits(mock: ExploredCluster) -> None:
+        started.set()
+        await asyncio.Event().wait()  # for ever
+
+    exploration = asyncio.create_task(explore(waits, jobs=1))
+    await started.wait()
+    exploration.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await exploration
+
+
 async def test_a_client_that_waits_without_limit_has_hung_and_the_reply_that_it_waits_for_is_named() -> None:
     async def hanging(mock: ExploredCluster) -> None:
         async with await peer_of(mock) as peer:
