@@ -7,6 +7,7 @@ the run adds to the client's own time is the start and the stop of a cluster.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import time
 from collections.abc import Sequence
@@ -254,7 +255,7 @@ async def run_once(setting: ExplorerSetting, *injections: Injection) -> Run:
         leaked = 0 if is_hung else await _left_open(mock, setting.leaked)
         await _owned(mock)
         segments, unframed = _contents(mock)
-        violation = None if setting.check is None else setting.check(mock)
+        violation = _violation(setting, mock)
         reached = frozenset(decision.rule for decision in mock.faults.decisions) - impossible.keys()
         faulty = frozenset(decision.connection for decision in mock.faults.decisions)
         chosen = {seen.number for seen in mock.requests(setting.match)}
@@ -285,6 +286,18 @@ async def _finished(setting: ExplorerSetting, mock: ExploredCluster) -> tuple[by
             raise  # the exploration is cancelled
         return None, error, False
     return output if isinstance(output, bytes) else None, None, False
+
+
+def _violation(setting: ExplorerSetting, mock: ExploredCluster) -> str | None:
+    """Returns what the user's check finds. Raises TypeError for an async function."""
+    try:
+        violation = None if setting.check is None else setting.check(mock)
+    except AssertionError as error:
+        return f"check: {str(error).partition(chr(10))[0] or 'an assertion failed'}"
+    if inspect.iscoroutine(violation):
+        violation.close()
+        raise TypeError("check: an async function; give a function that returns text or None")
+    return violation
 
 
 async def _extend(limit: asyncio.Timeout, timeout_s: float, mock: ExploredCluster) -> None:

@@ -431,6 +431,16 @@ async def test_a_check_of_ones_own_is_asked_after_each_run() -> None:
         ("cut before at HELLO 1", ("attributes: too few",)),
     ]
 
+    def asserts(mock: ExploredCluster) -> None:
+        assert SEGMENT not in mock.segments, "too many"
+
+    async def waits(mock: ExploredCluster) -> None: ...
+
+    explored = await explore(writer, match="type = HELLO", failures=["cut before"], check=asserts)
+    assert [finding.broken for finding in explored.findings] == [("check: too many",)] * 2
+    with pytest.raises(TypeError, match="check: an async function"):
+        await explore(writer, check=waits)  # type: ignore[arg-type]
+
 
 async def test_a_dialogue_that_is_not_good_is_refused() -> None:
     tries = 0
