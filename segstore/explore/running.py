@@ -293,7 +293,7 @@ def _violation(setting: ExplorerSetting, mock: ExploredCluster) -> str | None:
     try:
         violation = None if setting.check is None else setting.check(mock)
     except AssertionError as error:
-        return f"check: {str(error).partition(chr(10))[0] or 'an assertion failed'}"
+        return f"check: {[*str(error).splitlines(), 'an assertion failed'][0]}"
     if inspect.iscoroutine(violation):
         violation.close()
         raise TypeError("check: an async function; give a function that returns text or None")

@@ -150,6 +150,12 @@ def test_what_cannot_be_explored_is_refused_in_a_sentence(arguments: tuple[str, 
     assert says in result.output
 
 
+@looped("option", [("--tokens",), ("--stores", 3)])
+def test_a_trace_goes_to_one_store_that_checks_no_tokens(option: tuple[str, ...], trace: Path) -> None:
+    result = run(trace, *option)
+    assert (result.exit_code, "--tokens and --stores need a command" in result.output) == (2, True)
+
+
 def test_the_last_panic_is_quoted_beside_what_else_broke(tmp_path: Path, client: Path) -> None:
     panics = "for thread in 1 2; do echo thread $thread panicked at a.rs:7: >&2; echo no such key >&2; done"
     quoted = "thread 2 panicked at a.rs:7: no such key"

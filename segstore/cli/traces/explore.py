@@ -115,6 +115,8 @@ def explore(trace: Path | None, prepare: str | None, **options: Any) -> int:
     preparing = _client(prepare, "--prepare")
     if command is None and trace is None:
         raise click.UsageError("give a command after --, or a TRACE")
+    if command is None and (options["tokens"] or (options["stores"] or 1) > 1):
+        raise click.UsageError("--tokens and --stores need a command: a TRACE has its own tokens and goes to one store")
     records: list[Record] | None = None
     if trace is not None:
         records = records_of(trace)
