@@ -302,7 +302,8 @@ _NOT_SHORTENED: Final = frozenset({"failures", "only", "pairs", "tell", "started
 async def explore_trace(
     records: Iterable[Record], *, make_client: Callable[[Sequence[Step]], TraceClient] = TraceClient, **options: Any
 ) -> Exploration:
-    """Like `explore`, with the requests of a trace; findings are shortened to the fewest requests that still fail.
+    """Like `explore`, with the requests of a trace; findings are shortened to the fewest requests that still fail
+    at a point of the same class.
 
     make_client: creates a client that makes the given requests; by default a client that reconnects, sets its writers
     up again, and resends events that were not stored. options: those of `explore`.
@@ -319,6 +320,9 @@ async def explore_trace(
     runs = explored.runs
 
     async def smallest_of(finding: Finding) -> Finding:
+        if len(finding.injections) != 1:
+            return finding
+        ((point, failure),) = finding.injections
         smallest = finding
 
         async def breaks(some: Sequence[Step]) -> bool:
@@ -326,20 +330,19 @@ async def explore_trace(
             left_s = None if until_s is None else until_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 return False
-            pattern = [finding.injections[0].failure.name]
             try:
-                again = await explore(client_of(some), failures=pattern, budget_s=left_s, **keep)
+                again = await explore(client_of(some), failures=[failure.name], budget_s=left_s, **keep)
             except (ConnectionError, TimeoutError, ValueError):
                 return False  # the shortened dialogue fails even without a fault, or has no such failure
             runs += again.runs
             for candidate in again.findings:
-                if candidate.injections and candidate.kinds & finding.kinds:
+                is_alike = [injection.point.alike for injection in candidate.injections] == [point.alike]
+                if is_alike and candidate.kinds & finding.kinds:
                     smallest = candidate
                     return True
             return False
 
-        if len(finding.injections) == 1:
-            await shortened(steps, breaks)
+        await shortened(steps, breaks)
         return smallest
 
     cells = [
