@@ -48,8 +48,8 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
 
     Raises:
         TimeoutError: The run without faults does not end.
-        ValueError: Its results differ from `wanted`, nothing can match `match`, a pattern selects no failure, or no run
-            has the name `only`.
+        ValueError: The results of the run without faults differ from `wanted`, nothing can match `match`, a pattern
+            selects no failure, no run has the name `only`, or `jobs` is less than 1.
         FilterError: For `match`.
         NotPrepared: The preparation failed.
         CommandError: The client is a command that cannot be started.
@@ -57,6 +57,8 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
         Exception: The client's own error in the run without faults.
     """
     setting = ExplorerSetting(client, **options)
+    if setting.jobs is not None and setting.jobs < 1:
+        raise ValueError(f"jobs: {setting.jobs} is less than 1")
     until_s = None if setting.budget_s is None else time.monotonic() + setting.budget_s
     if setting.match.strip():
         check_possible(parse_filter(setting.match, "request"), "log")

@@ -455,6 +455,9 @@ async def test_a_dialogue_that_is_not_good_is_refused() -> None:
     assert tries <= 2, "no third run"
     with pytest.raises(TimeoutError, match="even without a fault: it made no request"):
         await explore(lambda mock: asyncio.Event().wait(), timeout_s=0.02)
+    for jobs in (-1, 0):
+        with pytest.raises(ValueError, match=f"jobs: {jobs} is less than 1"):
+            await explore(writer, jobs=jobs)
     with pytest.raises(ValueError, match="there is no failure 'cut after at HELLO 2'"):
         await explore(writer, only="cut after at HELLO 2")
 
