@@ -59,7 +59,7 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
     setting = ExplorerSetting(client, **options)
     if setting.jobs is not None and setting.jobs < 1:
         raise ValueError(f"jobs: {setting.jobs} is less than 1")
-    until_s = None if setting.budget_s is None else time.monotonic() + setting.budget_s
+    until_s = None if setting.budget_s is None or setting.only else time.monotonic() + setting.budget_s
     if setting.match.strip():
         check_possible(parse_filter(setting.match, "request"), "log")
     with _quiet():
@@ -223,12 +223,16 @@ class _Explorer:
             if name not in names and chosen:
                 names |= self._names(await run_once(self._setting, *chosen))
             if name not in names:
-                raise ValueError(f"there is no failure {name!r} in the run without faults")
+                where = f"with {name_of(chosen)}" if chosen else "without faults"
+                raise ValueError(f"there is no failure {name!r} in the run {where}")
             chosen = *chosen, names[name]
         return chosen
 
     def _names(self, run: Run) -> dict[str, Injection]:
-        return {str(injection): injection for point in run.points for injection in self._injections(point)}
+        """Returns the injections at all points of a run by name, whatever the patterns select."""
+        failures = ((point, failure) for point in run.points for failure in failures_at(point, self._setting))
+        injections = (Injection(point, failure) for point, failure in failures if isinstance(failure, Failure))
+        return {str(injection): injection for injection in injections}
 
     async def _run_all(self, runs: Sequence[Injections]) -> None:
         """Runs the client once for each entry, several side by side."""

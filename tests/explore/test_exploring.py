@@ -460,6 +460,15 @@ async def test_a_dialogue_that_is_not_good_is_refused() -> None:
             await explore(writer, jobs=jobs)
     with pytest.raises(ValueError, match="there is no failure 'cut after at HELLO 2'"):
         await explore(writer, only="cut after at HELLO 2")
+    name = "cut after at HELLO 1"
+    with pytest.raises(ValueError, match=f"there is no failure 'no at HELLO 2' in the run with {name}"):
+        await explore(writer, only=f"{name} + no at HELLO 2")
+
+
+async def test_a_named_run_is_made_whatever_other_options_select() -> None:
+    name = "cut after at HELLO 1"
+    explored = await explore(writer, only=name, failures=["cut before"], match="type = APPEND_BLOCK_END", budget_s=1e-9)
+    assert [(cell.name, cell.is_made) for cell in explored.cells] == [(name, True)]
 
 
 async def test_what_differs_between_two_good_runs_is_told_and_not_compared() -> None:
