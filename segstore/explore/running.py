@@ -214,7 +214,7 @@ async def prepared(setting: ExplorerSetting, prepare: Client) -> ExplorerSetting
         try:
             async with asyncio.timeout(setting.timeout_s):
                 await prepare(mock)
-        except (TimeoutError, RuntimeError, OSError) as error:
+        except (TimeoutError, RuntimeError, OSError, CommandError) as error:
             why = str(error) or f"it takes more than {setting.timeout_s:g} s"
             raise NotPrepared(f"the preparation: {why}") from error
         await mock.snapshot(_PREPARED)

@@ -140,7 +140,8 @@ def test_the_requests_of_a_trace_are_made_by_a_client_that_reconnects(trace: Pat
         (("--", sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"), 1, "ended by signal 9"),
         (("--timeout-s", "0.5", "--", "sleep", "9"), 1, "does not finish within 0.5 s, even without a fault"),
         (("--", "true"), 1, "made no request: it must use {controller}, {host} and {port}"),
-        (("--prepare", "false", "--", "true"), 1, "the preparation: the client ended with status 1"),
+        (("--prepare", "false", "--", "true"), 1, "segstore: the preparation: the client ended with status 1"),
+        (("--prepare", "/no/such", "--", "true"), 1, "segstore: the preparation: '/no/such' cannot be started"),
         (("--junit", "/no/such/junit.xml", "--", "true"), 2, "--junit: /no/such is no folder"),
     ],
 )

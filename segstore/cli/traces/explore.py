@@ -106,7 +106,7 @@ def explore(trace: Path | None, prepare: str | None, **options: Any) -> int:
     and SEGSTORE_HOST in its environment. Without a command, a client that reconnects and queries the stored data makes
     the requests of TRACE. With trace and command, the events of the trace must be stored at the end.
     """
-    from segstore.explore import CommandError
+    from segstore.explore import CommandError, NotPrepared
     from segstore.server.replay import read_script
     from segstore.traces import make_folder
 
@@ -145,6 +145,8 @@ def explore(trace: Path | None, prepare: str | None, **options: Any) -> int:
         exploration = asyncio.run(_explored(command, preparing, records, how))
     except CommandError as error:
         raise click.ClickException(f"the client {error}") from error
+    except NotPrepared as error:
+        raise click.ClickException(str(error)) from error
     except (OSError, ValueError, RuntimeError, TimeoutError) as error:
         what = error_text(error) if isinstance(error, OSError) and error.errno else str(error)
         raise click.ClickException(f"{where}{what}") from error
