@@ -684,10 +684,10 @@ async def test_a_token_that_has_expired_is_refused_until_it_is_renewed() -> None
             if replies[-1].is_failure:
                 raise ConnectionError(str(replies[-1]))
 
-    options: dict[str, Any] = {"match": "type = SETUP_APPEND", "failures": ["tokens expire"]}
+    options: dict[str, Any] = {"match": "type = SETUP_APPEND", "failures": ["tokens expire"], "timeout_s": 60}
     (finding,) = (await explore(keeps_its_token, **options, tokens=True)).findings
     assert (finding.kinds, "TOKEN_EXPIRED" in finding.broken[0]) == ({"gave up"}, True)
-    assert finding.pytest.endswith("at SETUP_APPEND 1', tokens=True)")
+    assert finding.pytest.endswith("at SETUP_APPEND 1', timeout_s=60, tokens=True)")
     with pytest.raises(ValueError, match="no failure at any request"):
         await explore(keeps_its_token, **options)
 
