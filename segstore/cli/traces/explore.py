@@ -163,7 +163,7 @@ def _client(command: str | list[str] | None, option: str) -> CommandClient | Non
 
 def _check_outputs(options: dict[str, Any]) -> None:
     """Refuses files that cannot be written, before the runs, which may take long."""
-    from segstore.explore.results import runs_of
+    from segstore.explore import runs_of
 
     outputs = []
     for option in ("page", "junit", "write_baseline"):
