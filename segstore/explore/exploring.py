@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 import logging
 import time
 from collections import Counter
@@ -48,8 +49,9 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
 
     Raises:
         TimeoutError: The run without faults does not end.
-        ValueError: Its results differ from `wanted`, nothing can match `match`, a pattern selects no failure, or no run
-            has the name `only`.
+        ValueError: The results of the run without faults differ from `wanted`, nothing can match `match`, a pattern
+            selects no failure, no run has the name `only`, or `jobs` is less than 1.
+        TypeError: `check` is an async function.
         FilterError: For `match`.
         NotPrepared: The preparation failed.
         CommandError: The client is a command that cannot be started.
@@ -57,7 +59,11 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
         Exception: The client's own error in the run without faults.
     """
     setting = ExplorerSetting(client, **options)
-    until_s = None if setting.budget_s is None else time.monotonic() + setting.budget_s
+    if setting.jobs is not None and setting.jobs < 1:
+        raise ValueError(f"jobs: {setting.jobs} is less than 1")
+    if inspect.iscoroutinefunction(setting.check):
+        raise TypeError("check: an async function; give a function that returns text or None")
+    until_s = None if setting.budget_s is None or setting.only else time.monotonic() + setting.budget_s
     if setting.match.strip():
         check_possible(parse_filter(setting.match, "request"), "log")
     with _quiet():
@@ -120,6 +126,8 @@ async def _good_run(setting: ExplorerSetting) -> Run:
         raise TimeoutError(
             f"the client does not finish within {setting.timeout_s:g} s, even without a fault: {'; '.join(run.waiting)}"
         )
+    if isinstance(run.error, SystemExit | asyncio.CancelledError):  # which would end the caller's loop or task
+        raise RuntimeError(f"the client raised {run.error!r}") from run.error
     if run.error is not None:
         raise run.error
     return run
@@ -219,12 +227,16 @@ class _Explorer:
             if name not in names and chosen:
                 names |= self._names(await run_once(self._setting, *chosen))
             if name not in names:
-                raise ValueError(f"there is no failure {name!r} in the run without faults")
+                where = f"with {name_of(chosen)}" if chosen else "without faults"
+                raise ValueError(f"there is no failure {name!r} in the run {where}")
             chosen = *chosen, names[name]
         return chosen
 
     def _names(self, run: Run) -> dict[str, Injection]:
-        return {str(injection): injection for point in run.points for injection in self._injections(point)}
+        """Returns the injections at all points of a run by name, whatever the patterns select."""
+        failures = ((point, failure) for point in run.points for failure in failures_at(point, self._setting))
+        injections = (Injection(point, failure) for point, failure in failures if isinstance(failure, Failure))
+        return {str(injection): injection for injection in injections}
 
     async def _run_all(self, runs: Sequence[Injections]) -> None:
         """Runs the client once for each entry, several side by side."""
@@ -255,25 +267,27 @@ class _Explorer:
         setting, why = self._setting, ""
         run = await run_once(setting, *injections)
         self._runs += 1
-        if run.is_hung and not any(injection.failure.may_wait for injection in injections):
+        if run.is_hung and run.is_made and not any(injection.failure.may_wait for injection in injections):
             run = await run_once(setting, *injections)  # the machine may have been busy
             self._runs += 1
             self._total += 1
             if not run.is_hung:
                 why = "hung once in two runs"
                 self._notes.append(f"{name_of(injections)}: {why}")
-        broken, unknown = judged(setting, self._good, run)
-        self._unknown += unknown
+        broken: list[str] = []
+        if run.is_made:  # else it shows nothing about its failures
+            broken, unknown = judged(setting, self._good, run)
+            self._unknown += unknown
         finding = Finding(injections, tuple(broken), run.records, setting.repeating) if broken else None
         if len(injections) > 1 and finding is not None and finding.kinds <= self._kinds(injections[0]):
             finding = None  # the first failure alone breaks as much
         for injection in injections:
             if str(injection) in run.impossible:
                 self._not_injected[injection.failure.name, run.impossible[str(injection)]] += 1
-        if not why and run.is_hung and not broken:
+        if not why and run.is_hung and run.is_made and not broken:
             why = f"the client still waited after {setting.timeout_s:g} s"
         why = why or "; ".join(run.impossible.values())
-        is_made = not why and all(str(injection) in run.reached for injection in injections)
+        is_made = not why and run.is_made
         if is_made and len(injections) == 1:
             failed = str(injections[0].point)
             known = {point.alike for point in self._good.run.points}
@@ -298,7 +312,8 @@ _NOT_SHORTENED: Final = frozenset({"failures", "only", "pairs", "tell", "started
 async def explore_trace(
     records: Iterable[Record], *, make_client: Callable[[Sequence[Step]], TraceClient] = TraceClient, **options: Any
 ) -> Exploration:
-    """Like `explore`, with the requests of a trace; findings are shortened to the fewest requests that still fail.
+    """Like `explore`, with the requests of a trace; findings are shortened to the fewest requests that still fail
+    at a point of the same class.
 
     make_client: creates a client that makes the given requests; by default a client that reconnects, sets its writers
     up again, and resends events that were not stored. options: those of `explore`.
@@ -315,6 +330,9 @@ async def explore_trace(
     runs = explored.runs
 
     async def smallest_of(finding: Finding) -> Finding:
+        if len(finding.injections) != 1:
+            return finding
+        ((point, failure),) = finding.injections
         smallest = finding
 
         async def breaks(some: Sequence[Step]) -> bool:
@@ -322,20 +340,19 @@ async def explore_trace(
             left_s = None if until_s is None else until_s - time.monotonic()
             if left_s is not None and left_s <= 0:
                 return False
-            pattern = [finding.injections[0].failure.name]
             try:
-                again = await explore(client_of(some), failures=pattern, budget_s=left_s, **keep)
+                again = await explore(client_of(some), failures=[failure.name], budget_s=left_s, **keep)
             except (ConnectionError, TimeoutError, ValueError):
                 return False  # the shortened dialogue fails even without a fault, or has no such failure
             runs += again.runs
             for candidate in again.findings:
-                if candidate.injections and candidate.kinds & finding.kinds:
+                is_alike = [injection.point.alike for injection in candidate.injections] == [point.alike]
+                if is_alike and candidate.kinds & finding.kinds:
                     smallest = candidate
                     return True
             return False
 
-        if len(finding.injections) == 1:
-            await shortened(steps, breaks)
+        await shortened(steps, breaks)
         return smallest
 
     cells = [

@@ -105,11 +105,12 @@ def _of_client(good: Good, run: Run, timeout_s: float) -> Iterator[str]:
         yield f"hung: the client did not finish within {timeout_s:g} s; {'; '.join(run.waiting)}"
     # 2. It ends by a bug of its own; 3. it ends though the reference's client continues.
     if run.error is not None:
-        message = _message_of(run.error)
-        if _is_crash(run.error):
-            yield f"crashed: {message}"
-        elif isinstance(run.error, AssertionError):
-            yield f"check: {message}"
+        errors = list(_leaves(run.error))
+        message = _message_of(errors[0])
+        if crashes := list(filter(_is_crash, errors)):
+            yield f"crashed: {_message_of(crashes[0])}"
+        elif failed := [error for error in errors if isinstance(error, AssertionError)]:
+            yield f"check: {_message_of(failed[0])}"
         elif all(failure.is_retried for failure in failures) and not run.is_cut_off and not _needs_segment(good, run):
             yield f"gave up: {message}; the reference's client continues"
     # 4. It makes requests without end.
@@ -144,6 +145,15 @@ def _emptied(good: Good) -> frozenset[str]:
     removals = (request for request in requests if request.type_name in ("TRUNCATE_SEGMENT", "DELETE_SEGMENT"))
     segments: list[str] = [removal.segment for removal in removals]  # type: ignore[attr-defined]  # both have one
     return frozenset(_stream(segment) for segment in segments if segment.count("#") == 1)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yields the errors of a group, such as that of a TaskGroup, or the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        for member in error.exceptions:
+            yield from _leaves(member)
+    else:
+        yield error
 
 
 def _is_crash(error: BaseException) -> bool:

@@ -25,10 +25,12 @@ class ExploreOptions(TypedDict, total=False):
     Args:
         match: A filter of the requests and calls at which failures are injected.
         failures: Patterns of names of failures, such as "cut *".
-        only: The name of a run, to repeat it: "cut after at APPEND_BLOCK_END 1".
+        only: The name of a run, to repeat it: "cut after at APPEND_BLOCK_END 1". It is made whatever `match`,
+            `failures` and `budget_s` say.
         timeout_s: After this time a client has hung; 5 by default.
         keep_order: Whether each writer's events must keep their order; true by default.
-        check: Called after each run with the cluster; returns what else is broken, as "kind: text", or None.
+        check: Called after each run with the cluster; returns what else is broken, as "kind: text", or None;
+            may raise AssertionError.
         stores: The number of stores; containers move with two or more.
         tokens: Whether the stores check delegation tokens, which the controller gives and which can expire.
         prepare: Called once with a cluster; each run starts with the state that it leaves.

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from xml.sax.saxutils import escape, quoteattr
 
 from segstore.explore.points import PointClass
-from segstore.explore.running import Injection
+from segstore.explore.running import Injection, by_rules
 from segstore.traces import make_folder, write_trace
 from segstore.view import write_page
 from segstore.wire.printable import printable
@@ -58,7 +58,7 @@ class Finding(NamedTuple):
         """A fault file in one line that injects its failures, or "" if the world changes."""
         if not self.injections or any(injection.failure.change is not None for injection in self.injections):
             return ""
-        return json.dumps({"rules": [injection.rule for injection in self.injections]})
+        return json.dumps({"rules": [injection.rule for injection in by_rules(self.injections)]})
 
     @property
     def pytest(self) -> str:
@@ -122,20 +122,19 @@ class Exploration(NamedTuple):
         return list({(finding.name, finding.broken): finding for finding in findings}.values())
 
     @property
-    def unreached(self) -> list[Injection]:
-        """Failures whose point no run reached."""
-        singles = [cell for cell in self.cells if len(cell.injections) == 1]
-        return [cell.injections[0] for cell in singles if not cell.is_made and not cell.why]
+    def unreached(self) -> list[Cell]:
+        """Runs that did not reach the points of their failures."""
+        return [cell for cell in self.cells if not cell.is_made and not cell.why]
 
     @property
     def lines(self) -> Iterator[str]:
         """What could not be tried, compared or decided."""
         yield from self.notes
-        by_class: dict[str, list[Injection]] = {}
-        for injection in self.unreached:
-            by_class.setdefault(injection.point.alike, []).append(injection)
+        by_class: dict[tuple[str, ...], list[Cell]] = {}
+        for cell in self.unreached:
+            by_class.setdefault(tuple(point.alike for point, _ in cell.injections), []).append(cell)
         for first, *others in by_class.values():
-            yield f"not reached: {first}" + (f", and {len(others)} more of this class" if others else "")
+            yield f"not reached: {first.name}" + (f", and {len(others)} more of this class" if others else "")
         for (name, why), count in self.not_injected.items():
             yield f"not injected at {count} point{'s' if count != 1 else ''}: {name}; {why}"
         for (rule, why), count in self.unknown.items():
@@ -225,10 +224,15 @@ def write_fixture(finding: Finding, path: Path) -> None:
     write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
 
 
+def runs_of(page: Path) -> Path:
+    """Returns the folder of a matrix's runs, beside its page."""
+    return page.with_suffix(".runs")
+
+
 def write_matrix(exploration: Exploration, path: Path) -> None:
     """Writes the matrix of classes and failures as HTML, and the findings' traces and pages beside it."""
     links: dict[str, str] = {}
-    folder = path.with_suffix(".runs")
+    folder = runs_of(path)
     for number, finding in enumerate(exploration.findings, 1):
         make_folder(folder)
         trace = folder / f"finding-{number}.jsonl"

@@ -149,6 +149,14 @@ class Injection(NamedTuple):
                 mock.faults.release(name)
 
 
+def by_rules(injections: Sequence[Injection]) -> list[Injection]:
+    """Returns injections in the order of their rules: later points first.
+
+    A request that one rule takes is not counted by the rules after it, which have fired by then.
+    """
+    return sorted(injections, key=lambda injection: -injection.point.nth)
+
+
 class Run(NamedTuple):
     """The outcome of a run.
 
@@ -187,6 +195,11 @@ class Run(NamedTuple):
     leaked: int
     violation: str | None
 
+    @property
+    def is_made(self) -> bool:
+        """Whether all its failures happened."""
+        return self.reached.issuperset(map(str, self.injections))
+
 
 def _cluster(setting: ExplorerSetting) -> ExploredCluster:
     return ExploredCluster(setting.stores, http_port=0 if setting.with_http else None, tokens=setting.tokens)
@@ -200,7 +213,7 @@ async def prepared(setting: ExplorerSetting, prepare: Client) -> ExplorerSetting
         try:
             async with asyncio.timeout(setting.timeout_s):
                 await prepare(mock)
-        except (TimeoutError, RuntimeError, OSError) as error:
+        except (TimeoutError, RuntimeError, OSError, CommandError) as error:
             why = str(error) or f"it takes more than {setting.timeout_s:g} s"
             raise NotPrepared(f"the preparation: {why}") from error
         await mock.snapshot(_PREPARED)
@@ -224,7 +237,7 @@ async def run_once(setting: ExplorerSetting, *injections: Injection) -> Run:
             server.hub.recorder = recorder
         changes = []
         try:
-            for injection in injections:
+            for injection in by_rules(injections):
                 injection.add_to(mock)
                 if (change := injection.failure.change) is not None:
                     changes.append(asyncio.create_task(injection.change(mock, change, impossible), name=_TASK))
@@ -241,7 +254,7 @@ async def run_once(setting: ExplorerSetting, *injections: Injection) -> Run:
         leaked = 0 if is_hung else await _left_open(mock, setting.leaked)
         await _owned(mock)
         segments, unframed = _contents(mock)
-        violation = None if setting.check is None else setting.check(mock)
+        violation = _violation(setting, mock)
         reached = frozenset(decision.rule for decision in mock.faults.decisions) - impossible.keys()
         faulty = frozenset(decision.connection for decision in mock.faults.decisions)
         chosen = {seen.number for seen in mock.requests(setting.match)}
@@ -264,11 +277,22 @@ async def _finished(setting: ExplorerSetting, mock: ExploredCluster) -> tuple[by
                 progress.cancel()
     except TimeoutError as error:
         return None, None if limit.expired() else error, limit.expired()
-    except (KeyboardInterrupt, SystemExit, asyncio.CancelledError, CommandError):
+    except (KeyboardInterrupt, CommandError):
         raise
-    except BaseException as error:  # noqa: BLE001 — the client's own, such as the panic of a client in Rust
+    except BaseException as error:  # the client's own, such as the panic of a client in Rust
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # the exploration is cancelled
         return None, error, False
     return output if isinstance(output, bytes) else None, None, False
+
+
+def _violation(setting: ExplorerSetting, mock: ExploredCluster) -> str | None:
+    """Returns what the user's check finds."""
+    try:
+        return None if setting.check is None else setting.check(mock)
+    except AssertionError as error:
+        return f"check: {[*str(error).splitlines(), 'an assertion failed'][0]}"
 
 
 async def _extend(limit: asyncio.Timeout, timeout_s: float, mock: ExploredCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from contextlib import suppress
 from typing import Any
@@ -172,6 +173,57 @@ async def test_bugs_of_the_client_and_connections_that_it_leaves_are_found() -> 
         await peer.close()
 
 
+async def test_errors_of_tasks_are_judged_one_by_one() -> None:
+    async def grouped(mock: ExploredCluster) -> None:
+        async with await peer_of(mock) as peer:
+            replies = await peer.ask(HELLO, create())
+        errors: list[Exception] = [OSError("lost")]
+        if not replies:
+            errors += [ExceptionGroup("inner", [AssertionError("too few"), KeyError("reply")])]
+        elif len(replies) < 2:
+            errors += [AssertionError("too few")]
+        elif not replies[1].is_failure:
+            return
+        raise ExceptionGroup("outer", errors)
+
+    explored = await explore(grouped, failures=["cut before", "WrongHost"], timeout_s=20)
+    assert {finding.name: finding.broken for finding in explored.findings} == {
+        "cut before at HELLO 1": ("crashed: KeyError: 'reply'",),
+        "cut before at CREATE_SEGMENT 1": ("check: AssertionError: too few",),
+        "WrongHost at CREATE_SEGMENT 1": ("gave up: OSError: lost; the reference's client continues",),
+    }
+
+
+@looped("error", [SystemExit(3), asyncio.CancelledError()])
+async def test_a_client_that_exits_or_is_cancelled_by_itself_ends_its_run_only(error: BaseException) -> None:
+    async def ends(mock: ExploredCluster) -> None:
+        async with await peer_of(mock) as peer:
+            if len(await peer.ask(HELLO, create())) < 2:
+                raise error
+
+    async def always(mock: ExploredCluster) -> None:
+        raise error
+
+    explored = await explore(ends, failures=["cut before"], timeout_s=20)
+    assert [finding.kinds for finding in explored.findings] == [{"crashed"}] * 2
+    with pytest.raises(RuntimeError, match="the client raised"):
+        await explore(always)
+
+
+async def test_an_exploration_can_be_cancelled() -> None:
+    started = asyncio.Event()
+
+    async def waits(mock: ExploredCluster) -> None:
+        started.set()
+        await asyncio.Event().wait()  # for ever
+
+    exploration = asyncio.create_task(explore(waits, jobs=1))
+    await started.wait()
+    exploration.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await exploration
+
+
 async def test_a_client_that_waits_without_limit_has_hung_and_the_reply_that_it_waits_for_is_named() -> None:
     async def hanging(mock: ExploredCluster) -> None:
         async with await peer_of(mock) as peer:
@@ -203,6 +255,26 @@ async def test_a_run_that_hangs_once_in_two_is_counted_as_unknown() -> None:
     assert explored.notes == ["cut before at CREATE_SEGMENT 1: hung once in two runs"]
     assert explored.unreached == []
     assert '<skipped message="hung once in two runs"/>' in junit(explored, {})
+
+
+async def test_a_run_whose_failure_never_happened_is_unknown_whatever_went_wrong() -> None:
+    good = 2
+
+    async def moody(mock: ExploredCluster) -> None:
+        nonlocal good
+        good -= 1
+        async with await peer_of(mock) as peer:
+            if good >= 0:
+                await peer.ask(HELLO, create())
+            elif good == -1:
+                raise TypeError("no failure's doing")
+            else:
+                await asyncio.Event().wait()  # for ever
+
+    failures = ["cut before", "cut after"]
+    explored = await explore(moody, match="type = CREATE_SEGMENT", failures=failures, timeout_s=2, jobs=1)
+    assert (explored.runs, explored.findings) == (4, []), "no run that hangs is repeated"
+    assert [(cell.colour, cell.why) for cell in explored.unreached] == [("unknown", "")] * 2
 
 
 async def test_a_change_that_fails_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,6 +431,16 @@ async def test_a_check_of_ones_own_is_asked_after_each_run() -> None:
         ("cut before at HELLO 1", ("attributes: too few",)),
     ]
 
+    def asserts(mock: ExploredCluster) -> None:
+        assert SEGMENT not in mock.segments, "too many"
+
+    async def waits(mock: ExploredCluster) -> None: ...
+
+    explored = await explore(writer, match="type = HELLO", failures=["cut before"], check=asserts)
+    assert [finding.broken for finding in explored.findings] == [("check: too many",)] * 2
+    with pytest.raises(TypeError, match="check: an async function"):
+        await explore(writer, check=waits)  # type: ignore[arg-type]
+
 
 async def test_a_dialogue_that_is_not_good_is_refused() -> None:
     tries = 0
@@ -373,8 +455,20 @@ async def test_a_dialogue_that_is_not_good_is_refused() -> None:
     assert tries <= 2, "no third run"
     with pytest.raises(TimeoutError, match="even without a fault: it made no request"):
         await explore(lambda mock: asyncio.Event().wait(), timeout_s=0.02)
+    for jobs in (-1, 0):
+        with pytest.raises(ValueError, match=f"jobs: {jobs} is less than 1"):
+            await explore(writer, jobs=jobs)
     with pytest.raises(ValueError, match="there is no failure 'cut after at HELLO 2'"):
         await explore(writer, only="cut after at HELLO 2")
+    name = "cut after at HELLO 1"
+    with pytest.raises(ValueError, match=f"there is no failure 'no at HELLO 2' in the run with {name}"):
+        await explore(writer, only=f"{name} + no at HELLO 2")
+
+
+async def test_a_named_run_is_made_whatever_other_options_select() -> None:
+    name = "cut after at HELLO 1"
+    explored = await explore(writer, only=name, failures=["cut before"], match="type = APPEND_BLOCK_END", budget_s=1e-9)
+    assert [(cell.name, cell.is_made) for cell in explored.cells] == [(name, True)]
 
 
 async def test_what_differs_between_two_good_runs_is_told_and_not_compared() -> None:
@@ -444,11 +538,11 @@ async def test_what_breaks_is_shortened_to_the_fewest_requests() -> None:
     explored = await explore_trace(
         requests(4), make_client=Forgetful, match="type = APPEND_BLOCK_END", failures=["cut after"], timeout_s=2
     )
+    names = [cell.finding.name for cell in explored.cells if cell.finding is not None]
+    one, two = (f"cut after at APPEND_BLOCK_END {number}" for number in (1, 2))
+    assert names == [one, two, two, two], "the first append, and an append after an append"
     finding = explored.findings[0]
-    assert finding.name == "cut after at APPEND_BLOCK_END 1"
     broken = [cell for cell in explored.cells if cell.finding is not None]
-    assert broken
-    assert all(cell.finding is not None and cell.finding.name == finding.name for cell in broken)
     report = junit(explored, {})
     assert (report.count("<failure"), report.count("in the baseline")) == (len(broken), 0)
     known = junit(explored, dict.fromkeys(name for each in explored.findings for name in each.identities))
@@ -481,6 +575,45 @@ async def test_pairs_find_what_single_failures_do_not() -> None:
     assert [again.name for again in (await explore(twice, only=name, **options)).findings] == [name]
     assert finding.pytest == f"segstore_explore(client, only={name!r}, timeout_s=1)"
     assert [cell.finding for cell in explored.cells if cell.finding] == explored.findings
+
+
+async def test_both_failures_of_a_pair_happen_at_requests_of_one_type() -> None:
+    faulty: list[list[int]] = []
+
+    async def greets(mock: ExploredCluster) -> None:
+        answers: list[list[Command]] = []
+        for _ in range(4):
+            async with await peer_of(mock) as peer:
+                answers.append(await peer.ask(HELLO))
+        faulty.append([number for number, seen in enumerate(mock.requests(), 1) if seen.faults])
+        if not any(answers[:2]):
+            raise ConnectionError("cut off twice")
+
+    for one, two in (("before", "before"), ("before", "after"), ("after", "before")):
+        only = f"cut {one} at HELLO 1 + cut {two} at HELLO 2"
+        (cell,) = (await explore(greets, only=only, timeout_s=20, jobs=1)).cells
+        assert (faulty[-1], cell.is_made) == ([1, 2], True), only
+        assert cell.finding is not None
+        rules = json.loads(cell.finding.rules)["rules"]
+        assert [rule["nth"] for rule in rules] == [2, 1], "what one rule takes is not counted by the next"
+
+
+async def test_a_pair_whose_second_request_never_comes_is_not_reached() -> None:
+    good = 2
+
+    async def once(mock: ExploredCluster) -> None:
+        nonlocal good
+        async with await peer_of(mock) as peer:
+            await peer.ask(HELLO, create())
+        if good > 0:
+            async with await peer_of(mock) as peer:
+                await peer.ask(HELLO)
+        good -= 1
+
+    name = "cut before at CREATE_SEGMENT 1 + cut before at HELLO 2"
+    explored = await explore(once, only=name, timeout_s=20, jobs=1)
+    assert (explored.findings, [cell.name for cell in explored.unreached]) == ([], [name])
+    assert list(explored.lines) == [f"not reached: {name}"]
 
 
 async def test_a_budget_ends_the_runs_and_the_rest_is_counted() -> None:
@@ -551,10 +684,10 @@ async def test_a_token_that_has_expired_is_refused_until_it_is_renewed() -> None
             if replies[-1].is_failure:
                 raise ConnectionError(str(replies[-1]))
 
-    options: dict[str, Any] = {"match": "type = SETUP_APPEND", "failures": ["tokens expire"]}
+    options: dict[str, Any] = {"match": "type = SETUP_APPEND", "failures": ["tokens expire"], "timeout_s": 60}
     (finding,) = (await explore(keeps_its_token, **options, tokens=True)).findings
     assert (finding.kinds, "TOKEN_EXPIRED" in finding.broken[0]) == ({"gave up"}, True)
-    assert finding.pytest.endswith("at SETUP_APPEND 1', tokens=True)")
+    assert finding.pytest.endswith("at SETUP_APPEND 1', timeout_s=60, tokens=True)")
     with pytest.raises(ValueError, match="no failure at any request"):
         await explore(keeps_its_token, **options)
 

@@ -106,7 +106,7 @@ def explore(trace: Path | None, prepare: str | None, **options: Any) -> int:
     and SEGSTORE_HOST in its environment. Without a command, a client that reconnects and queries the stored data makes
     the requests of TRACE. With trace and command, the events of the trace must be stored at the end.
     """
-    from segstore.explore import CommandError
+    from segstore.explore import CommandError, NotPrepared
     from segstore.server.replay import read_script
     from segstore.traces import make_folder
 
@@ -115,16 +115,15 @@ def explore(trace: Path | None, prepare: str | None, **options: Any) -> int:
     preparing = _client(prepare, "--prepare")
     if command is None and trace is None:
         raise click.UsageError("give a command after --, or a TRACE")
+    if command is None and (options["tokens"] or (options["stores"] or 1) > 1):
+        raise click.UsageError("--tokens and --stores need a command: a TRACE has its own tokens and goes to one store")
     records: list[Record] | None = None
     if trace is not None:
         records = records_of(trace)
         left_out: list[str] = []
         read_script(records, left_out)
         report_left_out(left_out)
-    for option in ("junit", "page", "write_baseline"):
-        if (path := options[option]) is not None and not path.parent.is_dir():
-            name = f"--{option.replace('_', '-')}"
-            raise click.BadParameter(f"{path.parent} is no folder", param_hint=name)
+    _check_outputs(options)
     if (out := options["out"]) is not None:
         make_folder(out)  # before the runs, which may take long
         if trace is not None and any(file.samefile(trace) for file in out.glob("finding-*.jsonl") if file.is_file()):
@@ -143,6 +142,8 @@ def explore(trace: Path | None, prepare: str | None, **options: Any) -> int:
         exploration = asyncio.run(_explored(command, preparing, records, how))
     except CommandError as error:
         raise click.ClickException(f"the client {error}") from error
+    except NotPrepared as error:
+        raise click.ClickException(str(error)) from error
     except (OSError, ValueError, RuntimeError, TimeoutError) as error:
         what = error_text(error) if isinstance(error, OSError) and error.errno else str(error)
         raise click.ClickException(f"{where}{what}") from error
@@ -158,6 +159,25 @@ def _client(command: str | list[str] | None, option: str) -> CommandClient | Non
         return None if command is None else CommandClient(words_of(command))
     except CommandError as error:
         raise click.BadParameter(str(error), param_hint=option) from error
+
+
+def _check_outputs(options: dict[str, Any]) -> None:
+    """Refuses files that cannot be written, before the runs, which may take long."""
+    from segstore.explore import runs_of
+
+    outputs = []
+    for option in ("page", "junit", "write_baseline"):
+        if (path := options[option]) is None:
+            continue
+        name = f"--{option.replace('_', '-')}"
+        if not path.parent.is_dir():
+            raise click.BadParameter(f"{path.parent} is no folder", param_hint=name)
+        if option == "page" and (folder := runs_of(path)).exists() and not folder.is_dir():
+            raise click.BadParameter(f"{folder}, for its runs, is no folder", param_hint=name)
+        for output in (path, runs_of(path)) if option == "page" else (path,):
+            if output.resolve() in outputs:
+                raise click.BadParameter(f"{output} is another output, too", param_hint=name)
+            outputs.append(output.resolve())
 
 
 def _exit(number: signal.Signals) -> None:
