@@ -56,6 +56,7 @@ Placed = tuple[Place, Record]
 _HISTORY_STARTS: Final = (b'"invoke"', b'"ok"', b'"fail"', b'"info"')
 LARGE_BYTES: Final = 200_000_000
 """Traces from this size on are judged in two processes: one follows connections, the other segments and other keys."""
+_PIPE_BYTES: Final = 1024 * 1024
 _BYTES_AT_ONCE: Final = 1 << 18
 _NUMBER_BYTES: Final = 8
 _OTHER: Final = (0,) * 9
@@ -197,6 +198,10 @@ def _judged(traces: Sequence[str], skipped: list[str], damaged: set[str]) -> Ver
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as other:
         assert other.stdin is not None, "it is a pipe"
         assert other.stdout is not None, "it is a pipe"
+        with suppress(ImportError, AttributeError, OSError):  # in a smaller pipe, the processes wait for each other
+            import fcntl
+
+            fcntl.fcntl(other.stdin, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
             first = _RecordJudge(other.stdin)
             first.see(records)
