@@ -14,7 +14,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from fnmatch import fnmatchcase
 from random import Random
 from typing import Any, Final, NamedTuple, Unpack
@@ -245,14 +245,11 @@ class _Explorer:
         waiting = (entry for entry in enumerate(runs))
 
         async def work() -> None:
-            for number, injections in waiting:
-                if self._until_s is not None and time.monotonic() >= self._until_s:
-                    return
-                try:
+            with closing(waiting):  # after an error, no run starts
+                for number, injections in waiting:
+                    if self._until_s is not None and time.monotonic() >= self._until_s:
+                        return
                     cells[number] = await self._run(injections)
-                except BaseException:
-                    waiting.close()  # other runs end, and no run starts
-                    raise
 
         workers = (work() for _ in range(min(self._setting.side_by_side, len(runs))))
         for outcome in await asyncio.gather(*workers, return_exceptions=True):

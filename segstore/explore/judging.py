@@ -148,7 +148,7 @@ def _emptied(good: Good) -> frozenset[str]:
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
-    """Yields the errors of a group, such as that of a TaskGroup, or the error itself."""
+    """Yields the errors of a group, which a TaskGroup raises, or the error itself."""
     if isinstance(error, BaseExceptionGroup):
         for member in error.exceptions:
             yield from _leaves(member)

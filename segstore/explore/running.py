@@ -131,7 +131,7 @@ class Injection(NamedTuple):
         with suppress(NoSuchRule):
             await mock.faults.wait_held(name, timeout_s=_A_DAY_S)
             try:
-                # The request of this run: the names of transactions differ from those of the good run.
+                # The request of this run: names of transactions differ from run to run.
                 request = mock.requests(self.point.match)[self.point.nth - 1]
                 segment = next(iter(request.segments), "")
                 if change.needs and kind_of(segment) not in change.needs:

@@ -111,7 +111,7 @@ async def _reader(mock: ExploredCluster, segment: str) -> AsyncIterator[GroupRea
 async def _join(mock: ExploredCluster, segment: str, store: int) -> None:
     """Another reader joins the group, and leaves it without reading."""
     async with _reader(mock, segment):
-        pass
+        return
 
 
 async def _join_and_read(mock: ExploredCluster, segment: str, store: int) -> Coroutine[Any, Any, None]:
@@ -131,7 +131,7 @@ async def _move(mock: ExploredCluster, segment: str, store: int) -> None:
 
 
 async def _expire(mock: ExploredCluster, segment: str, store: int) -> None:
-    """The stores' time advances, so that all tokens have expired; the controller issues valid ones."""
+    """The stores' time advances, so that all tokens have expired; the controller issues valid tokens."""
     mock.time.ahead_s += TOKEN_LIFE_S
 
 

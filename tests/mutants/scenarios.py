@@ -29,8 +29,7 @@ async def read_all(pravega: Client) -> None:
     """Seals the stream and reads it to its end."""
     await pravega.controller.seal_stream("a", "s")
     async with pravega.event_reader("a", "s") as events:
-        async for _ in events:
-            pass
+        _ = [event async for event in events]
 
 
 async def writer(mock: Any) -> None:
@@ -179,8 +178,9 @@ async def hand_over(mock: Any) -> None:
             await asyncio.gather(*(events.write(event, routing_key=key) for key in "01"))
 
         async def read(reader: GroupReader) -> None:
-            while (event := await reader.read()) is not None and event.data != b"last":
-                pass
+            event = await reader.read()
+            while event is not None and event.data != b"last":
+                event = await reader.read()
 
         await write(b"first")
         tasks.create_task(read(one))
@@ -229,8 +229,9 @@ async def unanswered(mock: Any) -> None:
     async with await Peer.connect(mock) as peer:
         await peer.ask(HELLO, create(), set_up())
         peer.send(*(append(number, bytes(7) + b"\x04dat%d" % number) for number in (1, 2, 3)), read(0, 36))
-        while (replies := await peer.receive()) and not isinstance(replies[0], SegmentRead):
-            pass
+        replies = await peer.receive()
+        while replies and not isinstance(replies[0], SegmentRead):
+            replies = await peer.receive()
 
 
 async def two_stores(mock: Any) -> None:

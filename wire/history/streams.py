@@ -52,10 +52,10 @@ class StreamFold:
         for place, value in self._reads:
             sent = self._sent.get(value.routing_key, {})
             before = read.get((value.routing_key, value.who)) if value.outcome != "moved" else None
+            if before is not None and before[1] != place and before[1].time_ns > value.invoked.time_ns:
+                before = None  # the order of two reads at the same time is not known
             this, last = sent.get(value.event), sent.get(before[0]) if before is not None else None
-            if before is None or (before[1] != place and before[1].time_ns > value.invoked.time_ns):
-                pass  # the order of two reads at the same time is not known
-            elif this is not None and last is not None and this[1] < last[0]:
+            if before is not None and this is not None and last is not None and this[1] < last[0]:
                 text = (
                     f"event {value.event!r} of key {value.routing_key!r} was read after {before[0]!r}, "
                     "which was sent after it had been acknowledged"

@@ -80,7 +80,7 @@ def _write_fixtures(report: Report, paths: tuple[str, ...], out: Path) -> None:
         values: dict[str, Any] = {"rule": verdict.rule, "broken": verdict.text}
         numbers: dict[tuple[str, int], int] = {}
         fewest = [
-            # Connections of several files may have the same number; that of controller calls is 0.
+            # Connections of several files may have the same number; controller calls have the number 0.
             record._replace(connection=numbers.setdefault((place.file, place.connection), len(numbers) + 1))
             if place.connection
             else record
