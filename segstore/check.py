@@ -7,8 +7,8 @@ Files may be traces of any form, compressed or not, or histories of JSON lines (
 records of all traces are judged together, in the order of their times; each history is judged by itself.
 
 Invariants: parts that cannot be read are listed, and the rest is judged. Two processes, which judge large traces, give
-the verdicts of one: facts reach the second process in the order in which the first makes them. `reduced` reduces a
-history to the fewest exchanges that still break a rule.
+the verdicts of one: both see the keys in the same order. `reduced` reduces a history to the fewest exchanges that
+still break a rule.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import pickle
 import shlex
 import subprocess
 import sys
-from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -30,21 +29,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree
 
-from segstore.wire.history import (
-    RULES,
-    Acked,
-    Broken,
-    Fact,
-    Finding,
-    Judge,
-    Key,
-    Place,
-    Sent,
-    Verdicts,
-    judge,
-    read_history,
-    timed,
-)
+from segstore.wire.history import RULES, Broken, Judge, Place, Verdicts, judge, read_history, timed
 from segstore.wire.printable import printable
 from segstore.wire.trace import Direction, Record
 
@@ -55,16 +40,11 @@ Placed = tuple[Place, Record]
 
 _HISTORY_STARTS: Final = (b'"invoke"', b'"ok"', b'"fail"', b'"info"')
 LARGE_BYTES: Final = 200_000_000
-"""Traces from this size on are judged in two processes: one follows connections, the other segments and other keys."""
-_PIPE_BYTES: Final = 1024 * 1024
-_BYTES_AT_ONCE: Final = 1 << 18
-_NUMBER_BYTES: Final = 8
-_OTHER: Final = (0,) * 9
-"""The row of a fact that is neither an append nor an acknowledgement."""
-_JUDGE_FACTS: Final = """import sys
+"""Traces from this size on are judged in two processes. Both follow all connections, and each every other key."""
+_JUDGE_KEYS: Final = """import sys
 sys.path[:] = sys.argv[1:]
-from segstore.check import judge_facts
-judge_facts(sys.stdin.buffer, sys.stdout.buffer)
+from segstore.check import judge_keys
+judge_keys(sys.stdin.buffer, sys.stdout.buffer)
 """
 _LINE_BYTES: Final = 64 * 1024
 _MOST_REDUCED: Final = 20_000
@@ -192,127 +172,26 @@ def _judged(traces: Sequence[str], skipped: list[str], damaged: set[str]) -> Ver
     is_alone = getattr(sys, "frozen", False) or not sys.executable  # no Python to start
     if is_alone or sum(piece.size for piece in pieces) < LARGE_BYTES:
         return judge(records)
-    command = [sys.executable, "-c", _JUDGE_FACTS, *sys.path]
-    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", _JUDGE_KEYS, *sys.path]
     # A session of its own, so that an interrupt of the terminal ends it only through this process.
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True) as other:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as other:
         assert other.stdin is not None, "it is a pipe"
         assert other.stdout is not None, "it is a pipe"
-        with suppress(ImportError, AttributeError, OSError):  # in a smaller pipe, the processes wait for each other
-            import fcntl
-
-            fcntl.fcntl(other.stdin, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
-            first = _RecordJudge(other.stdin)
-            first.see(records)
-            whole = first.end()
-            other.stdin.close()
-            return whole.joined(pickle.load(other.stdout))
-        except (BrokenPipeError, EOFError, pickle.UnpicklingError):
-            with suppress(BrokenPipeError):
-                other.stdin.close()
+            with suppress(BrokenPipeError), other.stdin:  # if it has ended, its verdicts are missing, too
+                pickle.dump(pieces, other.stdin)
+            return judge(records, 0).joined(pickle.load(other.stdout))
+        except (EOFError, pickle.UnpicklingError):
             status = other.wait()
             how = f"by signal {-status}, perhaps for want of memory" if status < 0 else f"with status {status}"
-            raise ChildProcessError(f"the second process, which judges a part of the facts, ended {how}") from None
-        except BaseException:
+            raise ChildProcessError(f"the second process, which judges a part of the keys, ended {how}") from None
+        finally:
             other.kill()
-            with suppress(BrokenPipeError):
-                other.stdin.close()
-            raise
 
 
-class _RecordJudge(Judge):
-    """Judges records, and sends their facts to the other process, in batches.
-
-    A fact of an append or acknowledgement is a row of numbers, and the data. The first number stands for its texts,
-    which are sent once; it is 0 for any other fact, which is pickled.
-    """
-
-    def __init__(self, pipe: IO[bytes]) -> None:
-        super().__init__()
-        self._pipe = pipe
-        self._numbers: dict[tuple[Any, ...], int] = {}
-        self._start()
-
-    def _start(self) -> None:
-        self._texts: list[tuple[Any, ...]] = []
-        self._rows: list[int] = []
-        self._data: list[bytes] = []
-        self._others: list[Fact] = []
-        self._room = _BYTES_AT_ONCE
-
-    def take(self, findings: Iterable[Finding]) -> None:
-        numbers, rows = self._numbers, self._rows
-        for finding in findings:
-            if not isinstance(finding, Fact):
-                super().take((finding,))
-                continue
-            key, (file, block, record, connection, time), value = finding
-            kind = type(value)
-            if kind is Sent and value[4] is not None and value[5] is None:
-                segment, writer, last, events, data, _ = value
-                texts: tuple[Any, ...] = file, connection, segment, writer
-                number = numbers.get(texts) or self._number(texts, key)
-                rows += (number, block, record, time, last, events, len(data), 0, 0)
-                self._data.append(data)
-                self._room -= len(data)
-            elif kind is Acked and value[5] is not None:
-                segment, writer, last, length, store, asked = value
-                texts = file, connection, segment, writer, store
-                number = numbers.get(texts) or self._number(texts, key)
-                rows += (number, block, record, time, last, length, asked[1], asked[2], asked[4])
-            else:
-                rows += _OTHER
-                self._others.append(finding)
-                self._room -= len(getattr(value, "data", None) or b"")
-        if len(rows) * _NUMBER_BYTES > self._room:
-            self._send()
-
-    def _number(self, texts: tuple[Any, ...], key: Key) -> int:
-        number = self._numbers[texts] = len(self._numbers) + 1
-        self._texts.append((key, texts))
-        return number
-
-    def end(self) -> Verdicts:
-        verdicts = super().end()
-        self._send()
-        return verdicts
-
-    def _send(self) -> None:
-        batch = self._texts, array("q", self._rows), b"".join(self._data), self._others
-        pickle.dump(batch, self._pipe, pickle.HIGHEST_PROTOCOL)
-        self._start()
-
-
-def judge_facts(source: IO[bytes], to: IO[bytes]) -> None:
-    """Judges the facts that `_RecordJudge` sent: the work of the other process."""
-    facts = Judge()
-    facts.take(_received(source))
-    pickle.dump(facts.end(), to)
-
-
-def _received(source: IO[bytes]) -> Iterator[Fact]:
-    known: list[Any] = [None]
-    new = tuple.__new__
-    with suppress(EOFError):
-        while True:
-            texts, numbers, data, others = pickle.load(source)
-            known += texts
-            following, at = iter(others), 0
-            value: Any
-            rows = zip(*[iter(numbers)] * len(_OTHER), strict=True)
-            for number, block, record, time, last, length, size, asked_record, asked_time in rows:
-                if not number:
-                    yield next(following)
-                    continue
-                key, (file, connection, segment, writer, *store) = known[number]
-                if store:
-                    asked = new(Place, (file, size, asked_record, connection, asked_time))
-                    value = new(Acked, (segment, writer, last, length, *store, asked))
-                else:
-                    value = new(Sent, (segment, writer, last, length, data[at : at + size], None))
-                    at += size
-                yield new(Fact, (key, new(Place, (file, block, record, connection, time)), value))
+def judge_keys(source: IO[bytes], to: IO[bytes]) -> None:
+    """Judges the keys that the first process does not judge: the work of the other process."""
+    pickle.dump(judge(_in_order(pickle.load(source), [], set()), 1), to)
 
 
 def check_history(path: str, skipped: list[str]) -> Verdicts:

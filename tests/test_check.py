@@ -100,7 +100,7 @@ def test_large_traces_are_judged_in_two_processes(monkeypatch: pytest.MonkeyPatc
 )
 def test_a_second_process_that_ends_is_an_error(monkeypatch: pytest.MonkeyPatch, program: str, fact: str) -> None:
     monkeypatch.setattr("segstore.check.LARGE_BYTES", 0)
-    monkeypatch.setattr("segstore.check._JUDGE_FACTS", program)
+    monkeypatch.setattr("segstore.check._JUDGE_KEYS", program)
     status, text = run(FIXTURES / "write.jsonl")
     assert (status, f"ended {fact}" in text) == (2, True), text
 

@@ -120,13 +120,29 @@ def in_order(fact: Fact) -> tuple[int, str, int, int]:
     return place.time_ns, place.file, place.block, place.record
 
 
-class Judge:
-    """Judges one history. Memory grows with what its folds hold: see each fold."""
+class _NotJudged:
+    """In place of the fold of a key that another process judges."""
 
-    def __init__(self) -> None:
+    def see(self, _fact: Fact) -> Iterable[Broken | Open]:
+        return ()
+
+    def end(self) -> Iterable[Broken | Open]:
+        return ()
+
+
+class Judge:
+    """Judges one history. Memory grows with what its folds hold: see each fold.
+
+    half: 0 or 1 to judge every other key of each kind, in the order in which keys appear; connections belong to 0.
+    """
+
+    def __init__(self, half: int | None = None) -> None:
+        self._half = half
+        self._counts: Counter[str] = Counter()
+        """Number of keys by kind."""
         self._first: dict[tuple[str, int], ConnectionFold | CallsFold] = {}
         """The folds of records, by file and connection: controller calls have a connection of their own."""
-        self._folds: dict[Key, Fold] = {}
+        self._folds: dict[Key, Fold | _NotJudged] = {}
         self._findings: list[Finding] = []
         """A few findings that are not taken yet."""
         self._broken: list[Broken] = []
@@ -159,26 +175,36 @@ class Judge:
         for first in self._first.values():
             self.take(first.end())
         for fold in self._folds.values():
-            self.take(fold.end())
+            self._decide(fold.end())
         self._broken.sort(key=_last_place)
-        return Verdicts(self._broken, self._unknown, self._records)
+        return Verdicts(self._broken, self._unknown, self._records if self._half != 1 else 0)
 
     def take(self, findings: Iterable[Finding]) -> None:
-        """Takes the next findings: passes facts to the folds of their keys."""
+        """Takes the next findings of connections, calls and histories: passes facts to the folds of their keys."""
         folds = self._folds
         for finding in findings:
             if isinstance(finding, Fact):
                 fold = folds.get(finding[0])
                 if fold is None:
                     key = Key(*finding[0])
-                    fold = folds[key] = FOLDS[key.kind](key)
-                more = fold.see(finding)
-                if more:
-                    self.take(more)
-            elif isinstance(finding, Broken):
-                self._broken.append(finding)
+                    fold = folds[key] = self._new_fold(key)
+                verdicts = fold.see(finding)
+                if verdicts:
+                    self._decide(verdicts)
+            elif self._half != 1:
+                self._decide((finding,))
+
+    def _decide(self, verdicts: Iterable[Broken | Open]) -> None:
+        for verdict in verdicts:
+            if isinstance(verdict, Broken):
+                self._broken.append(verdict)
             else:
-                self._unknown[finding.rule, finding.why] += finding.times
+                self._unknown[verdict.rule, verdict.why] += verdict.times
+
+    def _new_fold(self, key: Key) -> Fold | _NotJudged:
+        self._counts[key.kind] += 1
+        is_judged = self._half is None or self._counts[key.kind] % 2 == self._half
+        return FOLDS[key.kind](key) if is_judged else _NotJudged()
 
 
 def _last_place(broken: Broken) -> tuple[int, str, int, int, str]:
@@ -186,9 +212,9 @@ def _last_place(broken: Broken) -> tuple[int, str, int, int, str]:
     return place.time_ns, place.file, place.block, place.record, broken.rule
 
 
-def judge(records: Iterable[tuple[Place, Record]]) -> Verdicts:
-    """Judges the records of traces, in the order of their times."""
-    whole = Judge()
+def judge(records: Iterable[tuple[Place, Record]], half: int | None = None) -> Verdicts:
+    """Judges the records of traces, in the order of their times. half: as in `Judge`."""
+    whole = Judge(half)
     whole.see(records)
     return whole.end()
 
