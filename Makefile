@@ -6,7 +6,7 @@ PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 # What is imported is compiled when it is; most modules never are.
 INSTALL := $(PIP) install --no-compile
-# For large environments: it takes a quarter of pip's time, and of pip's configuration it gets the index alone.
+# For large environments: uv takes a quarter of pip's time. Of pip's configuration it gets the index alone.
 INDEX = $(or $(UV_DEFAULT_INDEX),$(PIP_INDEX_URL),$(shell $(PY) -m pip config get global.index-url 2>/dev/null))
 INTO = $(INSTALL) uv && $(if $(INDEX),UV_DEFAULT_INDEX='$(INDEX)') $(VENV)/bin/uv pip install --quiet --python
 export UV_HTTP_TIMEOUT ?= 180
@@ -194,7 +194,7 @@ $(CORE): $(INSTALLED) | $(PY)
 
 $(TEST): $(INSTALLED) | $(PY)
 	@echo "installing segstore and what its tests need into $(VENV)"
-	@$(INSTALL) --only-binary pravega -e '.[test,clients]' || { $(INSTALL) -e '.[test]' && \
+	@$(INTO) $(PY) --only-binary pravega -e '.[test,clients]' || { $(INSTALL) -e '.[test]' && \
 		echo "the official client has no wheel for this machine: its tests will be reported as not run" >&2; }
 	@$(TELL_CODEC)
 	@touch $(CORE) $@
