@@ -115,13 +115,15 @@ def verdicts(rows: Table) -> Table:
 def _facts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Makes facts of the records of a partition's connections; broken rules go with them."""
     packs: dict[Key, list[_Placed]] = {}
+    findings: list[Finding] = []
     fold, subject = None, None
     end = Place("", _LAST, 0, 0, _LAST)
     size = 0
 
-    def take(findings: Iterable[Finding], place: Place) -> None:
+    def take(place: Place) -> None:
         for finding in findings:
             packs.setdefault(finding.key, []).append((place, finding))
+        findings.clear()
 
     for batch in batches:
         size += batch.nbytes
@@ -129,17 +131,18 @@ def _facts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             following = place.file, place.connection
             if fold is None or subject != following:
                 if fold is not None:
-                    take(fold.end(), end)
-                fold, subject = first_fold(first_key(place, record)), following
+                    fold.end()
+                    take(end)
+                fold, subject = first_fold(first_key(place, record), findings), following
                 end = end._replace(file=place.file, connection=place.connection)
-            findings = fold.see(place, record)
-            if findings:
-                take(findings, place)
+            fold.see(place, record)
+            take(place)
         if size >= _BYTES_AT_ONCE and packs:
             yield _packed(packs)
             size = 0
     if fold is not None:
-        take(fold.end(), end)
+        fold.end()
+        take(end)
     if packs:
         yield _packed(packs)
 

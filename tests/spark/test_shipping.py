@@ -58,7 +58,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _without_caches(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    return None if member.name.endswith(("__pycache__", "/tests", "/include")) else member
+    return None if member.name.endswith(("/tests", "/include")) else member
 
 
 def test_executors_that_have_nothing_installed_read_a_trace_through_an_archive_and_py_files(

@@ -109,9 +109,9 @@ def first_key(place: Place, record: Record) -> Key:
     return Key("connection", f"{place.file}:{place.connection}")
 
 
-def first_fold(key: Key) -> ConnectionFold | CallsFold:
-    """Returns a new fold of records."""
-    return CallsFold(key) if key.kind == "calls" else ConnectionFold(key)
+def first_fold(key: Key, findings: list[Finding]) -> ConnectionFold | CallsFold:
+    """Returns a new fold of records, which adds its findings to a list."""
+    return CallsFold(key, findings) if key.kind == "calls" else ConnectionFold(key, findings)
 
 
 def in_order(fact: Fact) -> tuple[int, str, int, int]:
@@ -151,19 +151,18 @@ class Judge:
 
     def see(self, records: Iterable[tuple[Place, Record]]) -> None:
         """Takes the next records of traces."""
-        folds, waiting = self._first, self._findings
+        folds, waiting, count = self._first, self._findings, 0
         for place, record in records:
+            count += 1
             whose = place[0], place[3]
             fold = folds.get(whose)
             if fold is None:
-                fold = folds[whose] = first_fold(first_key(place, record))
-            findings = fold.see(place, record)
-            if findings:
-                waiting += findings
-                if len(waiting) >= _AT_ONCE:
-                    self.take(waiting)
-                    waiting.clear()
-            self._records += 1
+                fold = folds[whose] = first_fold(first_key(place, record), waiting)
+            fold.see(place, record)
+            if len(waiting) >= _AT_ONCE:
+                self.take(waiting)
+                waiting.clear()
+        self._records += count
 
     def fact(self, fact: Fact) -> None:
         """Takes the next fact, for histories that are no traces."""
@@ -171,9 +170,9 @@ class Judge:
 
     def end(self) -> Verdicts:
         """Returns the verdicts, after the last record."""
-        self.take(self._findings)
         for first in self._first.values():
-            self.take(first.end())
+            first.end()
+        self.take(self._findings)
         for fold in self._folds.values():
             self._decide(fold.end())
         self._broken.sort(key=_last_place)

@@ -22,7 +22,7 @@ def test_a_record_belongs_to_its_connection_or_to_the_calls_of_its_file() -> Non
     keys = [first_key(place, record) for place, record in placed(records(), "f")]
     assert keys[0] == Key("connection", "f:1")
     assert keys[-1] == Key("calls", "f")
-    assert {type(first_fold(key)).__name__ for key in keys} == {"ConnectionFold", "CallsFold"}
+    assert {type(first_fold(key, [])).__name__ for key in keys} == {"ConnectionFold", "CallsFold"}
 
 
 def test_a_clock_that_is_set_back_keeps_the_order_of_its_file() -> None:

@@ -19,16 +19,20 @@ _STATES: Final = {"COMMITTING": "committing", "COMMITTED": "committed", "ABORTIN
 
 
 class CallsFold:
-    """Follows the controller calls of one trace, in order. key: ("calls", FILE)."""
+    """Follows the controller calls of one trace, in order. key: ("calls", FILE). findings: gets facts."""
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key, findings: list[Finding]) -> None:
         self.key = key
+        self._findings = findings
         self._waiting: dict[int, tuple[Place, Call]] = {}
         self._segments: dict[str, tuple[str, ...]] = {}
         """Transaction → the segments of its stream, as far as its begin was recorded."""
 
-    def see(self, place: Place, record: Record) -> Iterator[Finding]:
+    def see(self, place: Place, record: Record) -> None:
         """Takes the next CALL record."""
+        self._findings += self._facts(place, record)
+
+    def _facts(self, place: Place, record: Record) -> Iterator[Fact]:
         call = Call.unpack(record.data)
         if call is None:
             return
@@ -43,11 +47,11 @@ class CallsFold:
         if request is not None and request.content is not None:
             yield from _ANSWERED[request.rpc](self, place, asked, request.content, call)
 
-    def end(self) -> Iterator[Finding]:
-        """Yields the calls without an answer."""
+    def end(self) -> None:
+        """Makes facts of the calls without an answer."""
         for place, call in self._waiting.values():
             if call.rpc in ("commitTransaction", "abortTransaction") and call.content is not None:
-                yield from self._step(place, call.content, "unknown", place)
+                self._findings += self._step(place, call.content, "unknown", place)
 
     def _begun(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
         content: Any = answer.content

@@ -9,7 +9,7 @@ Memory holds the requests that wait, at most `MOST_WAITING`, and the connection'
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Final
 
 from segstore.wire.blocks import frame_header
@@ -55,17 +55,20 @@ _REQUEST: Final = Direction.REQUEST
 
 
 class ConnectionFold(ProtocolCheck):
-    """Follows the records of one connection, in order. key: ("connection", FILE:NUMBER)."""
+    """Follows the records of one connection, in order. key: ("connection", FILE:NUMBER).
 
-    def __init__(self, key: Key) -> None:
-        super().__init__(key)
+    findings: gets facts and broken rules.
+    """
+
+    def __init__(self, key: Key, findings: list[Finding]) -> None:
+        super().__init__(key, findings)
         self._store = ""
         self._unrecorded = 0
         self._is_framed = True
         """Whether all requests so far form frames."""
 
-    def see(self, place: Place, record: Record) -> Sequence[Finding]:
-        """Takes the next record; returns facts and broken rules."""
+    def see(self, place: Place, record: Record) -> None:
+        """Takes the next record."""
         _, _, direction, kind, data = record
         if kind is _FRAME:
             try:
@@ -86,21 +89,15 @@ class ConnectionFold(ProtocolCheck):
             self._may_append(place, record)
         else:
             self._close(record)
-        return self._take() if self._found else ()
 
-    def end(self) -> Sequence[Finding]:
-        """Returns what the records leave open."""
+    def end(self) -> None:
+        """Finds what the records leave open."""
         self._end()
-        return self._take()
-
-    def _take(self) -> list[Finding]:
-        found, self._found = self._found, []
-        return found
 
     def _end(self) -> None:
         super()._end()
         if self._unrecorded:
-            self._found.append(Open("lost-write", self.key, UNRECORDED, self._unrecorded))
+            self._findings.append(Open("lost-write", self.key, UNRECORDED, self._unrecorded))
         self._unrecorded, self._is_framed = 0, True
 
     def _may_append(self, place: Place, record: Record) -> None:
@@ -114,17 +111,17 @@ class ConnectionFold(ProtocolCheck):
         if not (is_first and is_cut):
             for writer in self._writers.values():
                 if writer.key is not None:
-                    self._found.append(Fact(writer.key, place, Sent(writer.segment, writer.name, _ANY, 0, None)))
+                    self._findings.append(Fact(writer.key, place, Sent(writer.segment, writer.name, _ANY, 0, None)))
 
     def _unanswered(self, request: Waiting) -> None:
         make = _ANSWERED.get(type(request.command))
         if make is not None:
-            self._found += make(request.place, request, None)
+            self._findings += make(request.place, request, None)
 
     def _wait(self, place: Place, command: Any) -> None:
         super()._wait(place, command)
         if type(command) is DeleteSegment:
-            self._found += deleting(Waiting(command, place))
+            self._findings += deleting(Waiting(command, place))
 
     def _sent(
         self, place: Place, writer: ConnectionWriter, command: Any, number: int, block: AppendBlock | None
@@ -141,13 +138,13 @@ class ConnectionFold(ProtocolCheck):
         else:
             data, expected = bytes(command.data), command.expected_offset
         sent = _new(Sent, (writer.segment, writer.name, number, count, data, expected))
-        self._found.append(_new(Fact, (writer.key, place, sent)))
+        self._findings.append(_new(Fact, (writer.key, place, sent)))
 
     def _replied(self, place: Place, command: Any) -> None:
         answered = self._reply(place, command)
         if type(command) is not DataAppended:
             if answered:
-                self._found += self._facts(place, answered[-1], command)
+                self._findings += self._facts(place, answered[-1], command)
             return
         writer = self._writers[command.writer_id.int]
         if writer.key is None:
@@ -155,9 +152,9 @@ class ConnectionFold(ProtocolCheck):
         asked = answered[-1].place if answered else None
         length = command.current_segment_write_offset
         acked = _new(Acked, (writer.segment, writer.name, command.event_number, length, self._store, asked))
-        self._found.append(_new(Fact, (writer.key, place, acked)))
+        self._findings.append(_new(Fact, (writer.key, place, acked)))
         if writer.has_group:
-            self._found += (step for append in answered for step in assignments(place, writer.segment, append))
+            self._findings += (step for append in answered for step in assignments(place, writer.segment, append))
 
     def _facts(self, place: Place, request: Waiting, reply: Command) -> Iterable[Finding]:
         if isinstance(reply, AppendSetup):

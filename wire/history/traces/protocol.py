@@ -106,11 +106,14 @@ class ConnectionWriter:
 
 
 class ProtocolCheck(ABC):
-    """Checks the frames of one connection, and matches replies to requests. is_whole: its opening was recorded."""
+    """Checks the frames of one connection, and matches replies to requests.
 
-    def __init__(self, key: Key) -> None:
+    is_whole: its opening was recorded. findings: gets broken rules.
+    """
+
+    def __init__(self, key: Key, findings: list[Finding]) -> None:
         self.key = key
-        self._found: list[Finding] = []
+        self._findings = findings
         self._start(is_whole=False)
 
     def _start(self, *, is_whole: bool) -> None:
@@ -257,10 +260,10 @@ class ProtocolCheck(ABC):
         also: Place | None = None,
     ) -> None:
         places = (place,) if also is None else (also, place)
-        self._found.append(Broken(rule, self.key, places, text, expected, actual))
+        self._findings.append(Broken(rule, self.key, places, text, expected, actual))
 
     def _open(self, rule: str, why: str) -> None:
-        self._found.append(Open(rule, self.key, why))
+        self._findings.append(Open(rule, self.key, why))
 
     def _after_close(self, place: Place, what: str) -> None:
         if self._is_closed:

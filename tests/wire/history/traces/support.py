@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from segstore.wire import Command, encode
-from segstore.wire.history import Fact, Key, first_fold, placed
+from segstore.wire.history import Fact, Finding, Key, first_fold, placed
 from segstore.wire.trace import Call, Direction, Record, RecordKind
 from segstore.wire.trace.calls import message_of
 
@@ -33,6 +33,9 @@ def facts_of_calls(*calls: tuple[str, dict[str, Any], dict[str, Any] | None]) ->
 
 def _facts(records: list[Record]) -> list[Fact]:
     is_call = records[-1].kind is RecordKind.CALL
-    fold = first_fold(Key("calls", "") if is_call else Key("connection", ":1"))
-    findings = [finding for place, record in placed(records) for finding in fold.see(place, record)]
-    return [finding for finding in (*findings, *fold.end()) if isinstance(finding, Fact)]
+    findings: list[Finding] = []
+    fold = first_fold(Key("calls", "") if is_call else Key("connection", ":1"), findings)
+    for place, record in placed(records):
+        fold.see(place, record)
+    fold.end()
+    return [finding for finding in findings if isinstance(finding, Fact)]

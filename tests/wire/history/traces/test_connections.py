@@ -15,7 +15,7 @@ from segstore.wire.commands import (
     SetupAppend,
     TruncateSegment,
 )
-from segstore.wire.history import Fact, Key, placed
+from segstore.wire.history import Fact, Finding, Key, placed
 from segstore.wire.history.facts import Acked, Changed, Lost, Refused, Sent, SetUp
 from segstore.wire.history.traces import protocol
 from segstore.wire.history.traces.connections import ConnectionFold
@@ -60,10 +60,12 @@ def test_appends_that_are_sent_before_the_reply_to_the_set_up() -> None:
 def test_bytes_that_form_no_frame_may_hold_appends_unless_a_frame_is_cut_off() -> None:
     frame = encode(END)
     for datas, count in (((frame[:-1],), 0), ((frame,), 1), ((frame[:3],), 0), ((frame[:9], frame[9:]), 1)):
-        fold = ConnectionFold(Key("connection", ":1"))
+        findings: list[Finding] = []
+        fold = ConnectionFold(Key("connection", ":1"), findings)
         records = [Record(1, 1, Direction.REQUEST, RecordKind.FRAME, encode(SET_UP[0]))]
         records += (Record(2, 1, Direction.REQUEST, RecordKind.BYTES, data) for data in datas)
-        findings = [finding for place, record in placed(records) for finding in fold.see(place, record)]
+        for place, record in placed(records):
+            fold.see(place, record)
         facts = [finding.value for finding in findings if isinstance(finding, Fact)]
         assert [(fact.writer, fact.data) for fact in facts] == [(str(WRITER), None)] * count, datas
 

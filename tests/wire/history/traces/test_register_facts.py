@@ -30,7 +30,7 @@ from segstore.wire.commands import (
     UpdateTableEntries,
     WrongHost,
 )
-from segstore.wire.history import Fact, Key, judge, placed
+from segstore.wire.history import Fact, Finding, Key, judge, placed
 from segstore.wire.history.traces.connections import ConnectionFold
 from segstore.wire.trace import Record
 from tests.client.test_client import client
@@ -139,7 +139,10 @@ def test_replies_decide_the_outcomes_of_keys() -> None:
         scene.ask(request)
         if reply is not None:
             scene.reply(reply)
-        fold = ConnectionFold(Key("connection", "a:1"))
-        findings = [finding for place, record in placed(scene.records) for finding in fold.see(place, record)]
-        values = [finding.value for finding in (*findings, *fold.end()) if isinstance(finding, Fact)]
+        findings: list[Finding] = []
+        fold = ConnectionFold(Key("connection", "a:1"), findings)
+        for place, record in placed(scene.records):
+            fold.see(place, record)
+        fold.end()
+        values = [finding.value for finding in findings if isinstance(finding, Fact)]
         assert [(each.register, each.outcome, each.expected, each.version) for each in values] == expected, reply
