@@ -267,7 +267,7 @@ def test_a_test_fails_if_its_client_breaks_a_rule(suite: pytest.Pytester) -> Non
 
         def test_with_half_a_frame(segstore_server):
             with socket.create_connection((segstore_server.host, segstore_server.port)) as client:
-                client.sendall(bytes(5))
+                client.sendall(b"nonsense")
                 client.shutdown(socket.SHUT_WR)
                 while client.recv(100):
                     pass

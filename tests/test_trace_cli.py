@@ -93,7 +93,7 @@ def test_verdicts_are_found_by_the_rule_that_is_broken(tmp_path: Path) -> None:
     right = FIXTURES / "write.jsonl"
     for text in ("broken = frames-only", "broken ~ '*'", "broken ~ frames* and not failure"):
         (line,) = run("show", judged, "-f", text).stdout.splitlines()
-        assert line.endswith("2 bytes that are not a frame")
+        assert line.endswith("8 bytes that are not a frame")
         assert "(no frame)" in run("stats", judged, "-f", text).stdout
         assert run("filter", judged, part, "--only", "-f", text).stdout == "1 records\n"
         assert run("show", right, "-f", text).stdout == ""

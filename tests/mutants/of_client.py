@@ -15,7 +15,7 @@ from segstore.client.groups.state import Draft
 from segstore.client.segment.conditional import ConditionalWriter
 from segstore.client.segment.reader import SegmentReader
 from segstore.client.segment.writer import SegmentWriter
-from segstore.wire import AppendBlock, AppendBlockEnd, AppendSetup, Command, KeepAlive, SegmentRead, SetupAppend, encode
+from segstore.wire import AppendBlock, AppendBlockEnd, AppendSetup, Command, SegmentRead, SetupAppend, encode
 from segstore.wire.blocks import EVENT_HEADER_BYTES
 from segstore.wire.reader_groups import AcquireSegment, GroupState, UpdateDistance, state
 from tests.mutants import scenarios
@@ -93,14 +93,14 @@ def sends_a_reply(patch: Patch) -> None:
 
 
 @mutant("frames-only", scenarios.fenced)
-def closes_in_the_middle_of_a_frame(patch: Patch) -> None:
+def sends_bytes_that_form_no_frame(patch: Patch) -> None:
     close = Peer.close
 
-    async def half(self: Peer) -> None:
-        self.send_bytes(encode(KeepAlive())[:4])
+    async def closed(self: Peer) -> None:
+        self.send_bytes(b"nonsense")
         await close(self)
 
-    patch(Peer, "close", half)
+    patch(Peer, "close", closed)
 
 
 def sends(patch: Patch, change: Callable[[AppendBlock, AppendBlockEnd], Iterable[Command]]) -> None:

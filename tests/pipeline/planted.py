@@ -314,7 +314,7 @@ def no_hello(scene: Scene) -> None:
 def not_of_the_protocol(scene: Scene) -> None:
     scene.ask(frame(9, b"\0"))
     scene.ask(frame(111, b"abc"))
-    scene.raw(b"half")
+    scene.raw(b"nonsense")
     scene.ask(SegmentSealed(1, "s"))
     scene.reply(ReadSegment("s", 0, 1, "", 77))
     scene.close()
@@ -413,7 +413,7 @@ def soup(seed: int, count: int = 400, connections: int = 3) -> list[Record]:
     for _ in range(count):
         connection, direction = chance.randrange(connections), Direction(chance.randrange(2))
         kind = chance.choices(tuple(RecordKind), (95, 2, 2, 1, 1))[0]
-        data = event_data() if kind in (RecordKind.OPEN, RecordKind.CLOSE) else b"ab"
+        data = event_data() if kind in (RecordKind.OPEN, RecordKind.CLOSE) else (b"ab", b"nonsense")[len(out) % 2]
         if kind is RecordKind.FRAME:
             made = command()
             data = made if isinstance(made, bytes) else encode(made)

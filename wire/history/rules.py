@@ -296,7 +296,7 @@ RULES: Final[dict[str, HistoryRule]] = {
                 "a connection starts with SetupAppend",
             ),
             ("direction", "requests go to the store, replies to the client", _WIRE, "a client sends SegmentRead"),
-            ("frames-only", "whole frames are sent", _WIRE, "a client closes its connection in the middle of a frame"),
+            ("frames-only", "whole frames are sent", _WIRE, "a client sends bytes of another protocol"),
             ("decodes", "a frame decodes", _WIRE, "a Hello of 4 bytes"),
             ("known-command", "the type code of a frame belongs to a command", _WIRE, "a frame of type 999"),
             (

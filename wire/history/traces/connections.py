@@ -37,7 +37,7 @@ from segstore.wire.history.facts import (
     segment_key,
 )
 from segstore.wire.history.traces.group_facts import assignments
-from segstore.wire.history.traces.protocol import APPENDS, ConnectionWriter, ProtocolCheck
+from segstore.wire.history.traces.protocol import APPENDS, ConnectionWriter, ProtocolCheck, is_beginning
 from segstore.wire.history.traces.register_facts import OF_REGISTERS
 from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, deleting
 from segstore.wire.schema import Command
@@ -81,21 +81,18 @@ class ConnectionFold(ProtocolCheck):
                 else:
                     self._replied(place, command)
         elif kind is RecordKind.OPEN:  # the number is used for a new connection
-            self._end()
+            self.end()
             self._start(is_whole=True)
             self._store = str((unpack_data(record.data) or {}).get("store", ""))
         elif kind is RecordKind.BYTES:
-            self._loose_bytes(place, record)
+            self._loose_bytes(place, record.data)
             self._may_append(place, record)
         else:
-            self._close(record)
+            self._is_closed = True
 
     def end(self) -> None:
         """Finds what the records leave open."""
-        self._end()
-
-    def _end(self) -> None:
-        super()._end()
+        self._drop()
         if self._unrecorded:
             self._findings.append(Open("lost-write", self.key, UNRECORDED, self._unrecorded))
         self._unrecorded, self._is_framed = 0, True
@@ -105,10 +102,8 @@ class ConnectionFold(ProtocolCheck):
         executes."""
         if record.direction is not _REQUEST:
             return
-        data, is_first = record.data, self._is_framed
-        self._is_framed = False
-        is_cut = len(data) < _HEADER_BYTES or int.from_bytes(data[4:_HEADER_BYTES], "big") > len(data) - _HEADER_BYTES
-        if not (is_first and is_cut):
+        is_first, self._is_framed = self._is_framed, False
+        if not (is_first and is_beginning(record.data)):
             for writer in self._writers.values():
                 if writer.key is not None:
                     self._findings.append(Fact(writer.key, place, Sent(writer.segment, writer.name, _ANY, 0, None)))

@@ -40,7 +40,7 @@ from segstore.wire.history.facts import Broken, Finding, Key, Open, Place, Waiti
 from segstore.wire.history.traces.group_facts import OF_GROUPS
 from segstore.wire.protocol import ANSWERS, answer_key
 from segstore.wire.request_id import flow_of
-from segstore.wire.schema import COMMANDS, Command, Unknown
+from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, Command, Unknown
 from segstore.wire.trace import Direction, Record
 
 APPENDS: Final = frozenset({AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd})
@@ -60,6 +60,12 @@ _ANSWERED: Final = frozenset(kind for kind in COMMANDS.values() if kind.type_nam
 _TO_APPENDS: Final = ANSWERS[AppendBlockEnd.type_name] | ANSWERS[ConditionalAppend.type_name]
 _PADDING: Final = (-1).to_bytes(4, "big", signed=True)
 _PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
+
+
+def is_beginning(data: bytes) -> bool:
+    """Whether bytes may be the beginning of a frame that is cut off."""
+    size = int.from_bytes(data[4:HEADER_BYTES], "big", signed=True)
+    return len(data) < HEADER_BYTES or len(data) - HEADER_BYTES < size <= MAX_FRAME_BYTES
 
 
 class _Tenure(NamedTuple):
@@ -137,8 +143,6 @@ class ProtocolCheck(ABC):
         self._flows: dict[int, _Tenure] = {}
         self._lapsed: list[_Append] = []
         """Appends that were unanswered when their writer was set up again."""
-        self._loose: tuple[Direction, Place, int] | None = None
-        """Bytes that form no frame: their direction, place and number, until it is known who closed the connection."""
 
     @abstractmethod
     def _sent(
@@ -150,28 +154,13 @@ class ProtocolCheck(ABC):
     def _unanswered(self, request: Waiting) -> None:
         """Called for each request, except appends, that will have no reply."""
 
-    def _close(self, record: Record) -> None:
-        """Takes the close of the connection. If the peer closes it in the middle of a frame, the sender is not to
-        blame."""
-        self._is_closed = True
-        if self._loose is not None and self._loose[0] is not record.direction:
-            self._open("frames-only", "the receiver closed the connection")
-            self._loose = None
-        self._loose_frame()
-
-    def _loose_bytes(self, place: Place, record: Record) -> None:
-        """Takes bytes that form no frame."""
+    def _loose_bytes(self, place: Place, data: bytes) -> None:
+        """Takes bytes that form no frame. A process that is killed may leave the beginning of a frame."""
         self._after_close(place, "bytes")
-        self._loose_frame()
-        self._loose = record.direction, place, len(record.data)
-
-    def _end(self) -> None:
-        """Called after the last record of the connection."""
-        if self._loose is not None and not self._is_closed:
-            self._open("frames-only", "the recording ended")
-            self._loose = None
-        self._loose_frame()
-        self._drop()
+        if is_beginning(data):
+            self._open("frames-only", "the connection or the recording ended in the middle of a frame")
+        else:
+            self._broken("frames-only", place, f"{len(data)} bytes form no frame")
 
     def _drop(self) -> None:
         """Drops the pending requests."""
@@ -181,11 +170,6 @@ class ProtocolCheck(ABC):
             writer.appends.clear()
         self._waiting, self._count = {}, 0
         self._lapsed.clear()
-
-    def _loose_frame(self) -> None:
-        if self._loose is not None:
-            self._broken("frames-only", self._loose[1], f"{self._loose[2]} bytes form no frame")
-            self._loose = None
 
     def _undecodable(self, place: Place, record: Record, error: WireError) -> None:
         """Takes a frame that does not decode."""
