@@ -219,7 +219,7 @@ asyncio_default_fixture_loop_scope = function
 }
 
 
-@pytest.mark.parametrize("options", [(), ("-n2",), ("--segstore-record=kept",)], ids=["plain", "xdist", "recorded"])
+@pytest.mark.parametrize("options", [("-n2",), ("--segstore-record=kept",)], ids=["xdist", "recorded"])
 def test_the_plugin_serves_a_repository_that_has_a_server_and_a_client_of_its_own(
     with_pytest: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
