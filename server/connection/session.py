@@ -204,22 +204,20 @@ class Session:
                     self._acknowledge(acks)
                     self._without_writer(known, rows)
                     continue
-                stored, problem, previous = rows, None, writer.last_stored
+                previous = writer.last_stored
                 try:
                     container = containers.get(writer.container_id)
                     if container is None:
                         container = service.store.container_for(writer.segment)
                     offset = container.append(writer.segment, writer.id_bytes, rows, previous, now_ms, expected_offset)
                 except StoreError as error:
-                    problem, offset, stored = error, error.run_offset, rows[: error.stored_appends]
-                if stored:
-                    if writer.count is not None:
-                        writer.count.stored(stored)
-                    writer.last_stored = acknowledge(stored, writer.id_bytes, previous, offset, acks)
-                    count += len(stored)
-                if problem is not None:
                     self._acknowledge(acks)
-                    self._append_failed(writer, rows[len(stored) :], problem)
+                    self._append_failed(writer, rows, error)
+                    continue
+                if writer.count is not None:
+                    writer.count.stored(rows)
+                writer.last_stored = acknowledge(rows, writer.id_bytes, previous, offset, acks)
+                count += len(rows)
         finally:
             service.counters.appends += count
             self._acknowledge(acks)

@@ -30,7 +30,15 @@ from segstore.server.durable.data_directory import (
 )
 from segstore.server.durable.files import read_regular
 from segstore.server.durable.journal import Group, JournalDamaged, JournalReader
-from segstore.server.store import Appended, Container, DataDamaged, SegmentDeleted, SegmentMerged, decode
+from segstore.server.store import (
+    INDEX_ENTRY_SIZE,
+    Appended,
+    Container,
+    DataDamaged,
+    SegmentDeleted,
+    SegmentMerged,
+    decode,
+)
 from segstore.wire.names import container_of, is_index
 
 log = logging.getLogger(__name__)
@@ -205,7 +213,7 @@ def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
     """
     for container in containers.values():
         for index, segment in list(container.segments.items()):
-            if not is_index(index) or segment.index_entry_size is None:
+            if not is_index(index) or segment.attribute(INDEX_ENTRY_SIZE) is None:
                 continue
             name = index.removesuffix("#index")
             if (

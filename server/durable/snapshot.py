@@ -374,7 +374,6 @@ def restore(container: Container, image: Image, files: Mapping[int, ChunkFile]) 
 def _segment(image: _Segment, container: Container, files: Mapping[int, ChunkFile]) -> Segment:
     name = unpack_name(image.name)
     segment = Segment(name, image.kind, container.pool, image.modified_ms, indexed=is_user_stream_segment(name))
-    segment.kind = None  # the kind is restored as an attribute, which can have been overwritten
     for attribute_id, value in image.values:
         segment.set_attribute(attribute_id, value)
     segment.mapped = image.mapped
