@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from segstore.server.auth import AccessLevel, TokenError
-from segstore.server.connection.requests import handles
+from segstore.server.connection.requests import handles, refuse
 from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WRITER_BYTES, Item, Writer
 from segstore.server.store import BadOffset, StoreError, name_bytes
@@ -334,7 +334,7 @@ class Session:
         except (StoreError, TokenError) as error:
             # A refusal may be about the segment's index, and names it then.
             named = error.segment if isinstance(error, StoreError) and error.segment else segment
-            self._refuse_writer(error, command.request_id, named, writer_id, "setting up append")
+            refuse(self, error, command.request_id, named, "setting up append", writer_id=writer_id)
             return
         key = (segment, writer_id.bytes)
         limit = service.settings.limits.connection_writer_bytes
@@ -385,7 +385,7 @@ class Session:
             if (writer := self._writers.get(key)) is not None:
                 self.end(f"writer {writer_id} of {segment!r} sends event {number} after {writer.last_stored}")
             elif (error := self._refused.get(key)) is not None:
-                self._refuse_writer(error, request_id, segment, writer_id, "appending data", number)
+                refuse(self, error, request_id, segment, "appending data", number, writer_id)
             else:
                 self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
 
@@ -398,13 +398,6 @@ class Session:
         self._drop_writer(key)
         self._refused[key] = error
         self._without_writer(writer, rows)
-
-    def _refuse_writer(
-        self, error: Exception, request_id: int, segment: str, writer_id: UUID, operation: str, number: int = -1
-    ) -> None:
-        self.service.refuse(
-            self, error, request_id=request_id, segment=segment, operation=operation, offset=number, writer_id=writer_id
-        )
 
     @handles(CreateTransientSegment)
     def _create_transient(self, command: CreateTransientSegment) -> None:
@@ -427,7 +420,7 @@ class Session:
                 parent, writer_id, random_part, now_ms=service.now_ms()
             )
         except (StoreError, TokenError) as error:
-            self._refuse_writer(error, command.request_id, name, writer_id, "createTransientSegment")
+            refuse(self, error, command.request_id, name, "createTransientSegment", writer_id=writer_id)
             return
         self._transients.add(name)
         self.reply(SegmentCreated(command.request_id, name))
