@@ -213,7 +213,7 @@ class ContainerState:
         """Updates the segment's table, if any, after bytes were written from `start` on."""
         if (table := segment.table) is not None:
             before = table.index_bytes
-            table.appended(start, segment.read_bytes(start, segment.length - start))
+            table.appended(start)
             segment.charge(table.index_bytes - before)
 
     @staticmethod
