@@ -108,7 +108,6 @@ class Durability:
         if memory_bytes < MIN_MEMORY_BYTES:
             raise ValueError(f"memory_bytes must be at least {MIN_MEMORY_BYTES}, not {memory_bytes}")
         self.path = path
-        self._container_count = containers
         self._take_directory = take_directory or partial(
             DataDirectory.open, path, containers=containers, held=tuple(sorted(held)), files=files
         )
@@ -181,7 +180,7 @@ class Durability:
     def recover(self, containers: Mapping[int, Container]) -> None:
         """Restores the directory's state into empty containers. Raises `DataError`."""
         assert self._recovery is not None, "open comes first"
-        self._recovery.fill(containers, self._container_count)
+        self._recovery.fill(containers)
         self._containers, self._chunks = containers, self._recovery.chunks
         self.controller_image = self._recovery.controller_image
         self.controller_operations = self._recovery.controller_operations
@@ -372,8 +371,6 @@ class Durability:
         """Drops the chunk files that no segment uses any more; returns their numbers."""
         live = snapshot.live_files(containers)
         dead = {number for number in self._chunks if number not in saved.files and number not in live}
-        for number in dead:
-            self.cache.forget(number, self._chunks[number].info.length)
         self._chunks = {number: file for number, file in {**self._chunks, **saved.files}.items() if number not in dead}
         return dead
 

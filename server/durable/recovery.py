@@ -30,16 +30,7 @@ from segstore.server.durable.data_directory import (
 )
 from segstore.server.durable.files import read_regular
 from segstore.server.durable.journal import Group, JournalDamaged, JournalReader
-from segstore.server.store import (
-    INDEX_ENTRY_SIZE,
-    Appended,
-    Container,
-    DataDamaged,
-    SegmentDeleted,
-    SegmentMerged,
-    decode,
-)
-from segstore.wire.names import container_of, is_index
+from segstore.server.store import Appended, Container, DataDamaged, SegmentMerged, decode
 
 log = logging.getLogger(__name__)
 
@@ -146,8 +137,8 @@ class Recovery:
         file = self._directory.manifest.snapshot
         return self._directory.path / ("MANIFEST" if file is None else file.name)
 
-    def fill(self, containers: Mapping[int, Container], count: int) -> None:
-        """Gives empty containers, of `count` in the cluster, their state. Raises `DataError`."""
+    def fill(self, containers: Mapping[int, Container]) -> None:
+        """Gives empty containers their state. Raises `DataError`."""
         began, directory = perf_counter(), self._directory
         starts = dict.fromkeys(containers, self.last)
         with _refusing(directory, self._snapshot_file):
@@ -171,7 +162,6 @@ class Recovery:
         for container_id, container in containers.items():
             container.recovered()
             container.adopt_names(unindexed=appended[container_id])
-        _drop_orphans(containers, count)
         gone = directory.remove_leftovers(set(self.chunks))
         log.info(
             "%s opened in %.2f s, %d segments%s",
@@ -205,22 +195,6 @@ class Recovery:
                 containers[log_id].apply(operation)
                 if type(operation) is Appended or type(operation) is SegmentMerged:
                     appended[log_id][operation.segment] = None
-
-
-def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
-    """Drops indexes whose segments no longer exist: a crash between the two deletions leaves them. Nothing is written:
-    they are dropped at each start until the next snapshot.
-    """
-    for container in containers.values():
-        for index, segment in list(container.segments.items()):
-            if not is_index(index) or segment.attribute(INDEX_ENTRY_SIZE) is None:
-                continue
-            name = index.removesuffix("#index")
-            if (
-                not any(name in each.segments for each in containers.values())
-                and container_of(name, count) in containers
-            ):
-                container.apply(SegmentDeleted(index, retired=False))
 
 
 # --- verification -----------------------------------------------------------------------------------------------------

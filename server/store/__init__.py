@@ -1,6 +1,6 @@
 """The state of a segment store: segments, attributes, tables, indexes. Synchronous; its only I/O reads chunk files."""
 
-from segstore.server.store.attributes import EVENT_COUNT, INDEX_ENTRY_SIZE, NULL_VALUE, AttributeUpdate
+from segstore.server.store.attributes import EVENT_COUNT, NULL_VALUE, AttributeUpdate
 from segstore.server.store.chunks import Buffer, ChunkExtent, ChunkPool, FileChunk
 from segstore.server.store.container import MAX_ATTRIBUTES, Container, ReadResult, read_length
 from segstore.server.store.errors import (
@@ -37,7 +37,6 @@ from segstore.server.store.waiting import WakeReason
 
 __all__ = [
     "EVENT_COUNT",
-    "INDEX_ENTRY_SIZE",
     "IS_INDEX",
     "MAX_ATTRIBUTES",
     "MAX_FIXED_KEY_BYTES",

@@ -211,27 +211,3 @@ async def test_memory_is_bounded_while_there_is_three_times_as_much(tmp_path: Pa
             highest = max(highest, durability.cache.held_bytes)
         assert highest <= MIN_MEMORY_BYTES
         assert sum(store.segment(name).length for name in names) == 3 * MIN_MEMORY_BYTES
-
-
-async def test_indexes_whose_segments_are_gone_are_dropped_when_a_directory_is_opened(tmp_path: Path) -> None:
-    merged, alive, made = (f"scope/stream/{number}.#epoch.0" for number in range(3))
-    for crash in (True, False, True):
-        async with running(tmp_path, crash=crash) as (_, store):
-            found = {name for container in store.containers.values() for name in container.segments}
-            assert found <= {alive, f"{alive}#index", f"{made}#index"}
-            if not found:
-                store.create_segment(alive, now_ms=5)
-                store.create_segment(f"{made}#index", now_ms=5)  # an ordinary segment
-            store.container_for(f"{merged}#index").create_index_segment(f"{merged}#index", now_ms=5)
-    async with running(tmp_path) as (_, store):
-        assert not store.container_for(f"{merged}#index").is_retired(f"{merged}#index")
-        store.create_segment(merged, now_ms=6)
-    async with running(tmp_path, crash=True) as (_, store):
-        assert store.locate_offset(merged, 0) == 0
-        assert {name for each in store.containers.values() for name in each.segments} == {
-            alive,
-            f"{alive}#index",
-            f"{made}#index",
-            merged,
-            f"{merged}#index",
-        }

@@ -43,9 +43,7 @@ async def test_a_chunk_file_is_written_again_when_less_than_half_of_it_is_in_use
         assert chunk_files(tmp_path) == first, "half of it is in use"
         store.truncate_segment(NAME, 10_001)
         assert store.segment(NAME).read_bytes(10_001, 9_999) == data[10_001:]
-        assert durability.cache.held_bytes == 20_000
         await durability.checkpoint()
-        assert durability.cache.held_bytes == 0, "the blocks of a removed file are dropped"
         assert len(chunk_files(tmp_path)) == 1
         assert chunk_files(tmp_path).keys().isdisjoint(first)
         assert store.segment(NAME).read_bytes(10_001, 9_999) == data[10_001:]
