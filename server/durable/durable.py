@@ -134,7 +134,6 @@ class Durability:
         self._due_bytes = self._snapshot_bytes
         self._tidy_at_s = inf
         self._tidy_after_s = _TIDY_AFTER_S
-        self._asked: list[asyncio.Future[None]] = []
         self._closing = False
         self._movable = True
 
@@ -222,9 +221,6 @@ class Durability:
 
     def _failed(self, why: str) -> None:
         self._look.set()
-        for future in self._asked:
-            if not future.done():
-                future.set_exception(JournalFailed(why))
         if self._on_failure is not None:
             self._on_failure(why)
 
@@ -296,22 +292,11 @@ class Durability:
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 
-    async def checkpoint(self) -> None:
-        """Takes a snapshot now, and waits for it. Call after `start`. Raises `JournalFailed`."""
-        if self.committer.failure:
-            raise JournalFailed(self.committer.failure)
-        asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._asked.append(asked)
-        self._tidy_at_s = 0
-        self._look.set()
-        await asked
-
     async def _take_snapshot(self, *, ending: bool = False) -> None:
         """Takes a snapshot, and removes files that are no longer needed. ending: no journal is written to any more."""
         began, committer, directory, journals = perf_counter(), self.committer, self.directory, self._journals
         assert journals is not None
         self._tidy_at_s = inf
-        asked = tuple(self._asked)
         containers = tuple(self._containers.values())
         up_to_bytes = committer.batch_bytes
         captured, controller = await self._capture(containers)
@@ -340,7 +325,6 @@ class Durability:
         snapshot.install(captured, saved)
         unreferenced = self._forget_unreferenced(containers, saved)
         self._saved(up_to_bytes)
-        self.snapshots += 1
         names = [journal.name for journal in manifest.journals if journal.number in gone]
         names += [file_name("chunk", number) for number in unreferenced]
         if manifest.snapshot is not None:
@@ -348,10 +332,7 @@ class Durability:
         await self._in_thread(journals.remove, names)
         spent = perf_counter() - began
         self._tidy_after_s = max(_TIDY_AFTER_S, 20 * spent)
-        self._asked = [future for future in self._asked if future not in asked]
-        for future in asked:
-            if not future.done():
-                future.set_result(None)
+        self.snapshots += 1
         log.debug("snapshot %d of %s in %.2f s", file.number, directory.path, spent)
 
     async def _capture(
