@@ -41,7 +41,6 @@ from segstore.server.durable import snapshot
 from segstore.server.durable.chunk_files import BlockCache, ChunkFile
 from segstore.server.durable.committer import Committer, failure_of
 from segstore.server.durable.data_directory import DataDirectory, DirectoryUnusable, SnapshotFile
-from segstore.server.durable.fence import Fenced
 from segstore.server.durable.files import Files, file_name
 from segstore.server.durable.journal import JournalFailed, JournalMaker, Journals, JournalWriter
 from segstore.server.durable.recovery import CONTROLLER, Recovery
@@ -211,7 +210,6 @@ class Durability:
             on_failure=self._failed,
             on_look=self._look.set,
             on_switch=switched,
-            where=str(directory.path),
         )
         committer.batch_bytes = recovery.replayed_bytes
         self._saved(0)
@@ -263,7 +261,7 @@ class Durability:
                     error.errno not in (errno.EMFILE, errno.ENFILE)
                     or monotonic() - (short_since or inf) > _DESCRIPTORS_PATIENCE_S
                 ):
-                    self._cannot_write(error)
+                    committer.fail(*failure_of(self.directory, error))
                 else:
                     if short_since is None:
                         short_since = monotonic()
@@ -274,7 +272,7 @@ class Durability:
                 return
             except Exception as error:  # a silent failure would let the journals grow without bound
                 log.exception("unexpected error in a snapshot of %s", self.directory.path)
-                self._cannot_write(error)
+                committer.fail(*failure_of(self.directory, error))
             wait_s = retry_s
             if wait_s is None and self._tidy_at_s != inf:
                 wait_s = max(0.0, self._tidy_at_s - monotonic())
@@ -283,12 +281,6 @@ class Durability:
                     await look.wait()
             except TimeoutError:
                 continue
-
-    def _cannot_write(self, error: Exception) -> None:
-        if isinstance(error, Fenced) or self.directory.is_over:
-            self.committer.fail(f"{self.directory.path} is another store's now: {error}", logging.WARNING)
-            return
-        self.committer.fail(failure_of(self.directory, self.directory.path, error))
 
     # --- snapshots --------------------------------------------------------------------------------------------------
 

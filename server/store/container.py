@@ -171,15 +171,13 @@ class Container(ContainerState):
         segment = self.segment(name)
         self._commit(op.SegmentDeleted(name, segment.mapped or segment.length > 0))
 
-    def transients(self) -> tuple[str, ...]:
-        return tuple(self._transients)
-
-    def has_expired(self, name: str, now_ms: int, idle_ms: int) -> bool:
-        """Whether a transient segment was unused for `idle_ms` or predates a recovery; False if it is gone."""
-        if name not in self._transients:
-            return False
-        used_ms = self._transients[name]
-        return used_ms is None or now_ms - max(used_ms, self.segments[name].last_modified_ms) >= idle_ms
+    def expired_transients(self, now_ms: int, idle_ms: int) -> list[str]:
+        """Returns the transient segments that were unused for `idle_ms` or predate a recovery."""
+        return [
+            name
+            for name, used_ms in self._transients.items()
+            if used_ms is None or now_ms - max(used_ms, self.segments[name].last_modified_ms) >= idle_ms
+        ]
 
     # Looking
 
@@ -470,9 +468,10 @@ class Container(ContainerState):
             self._commit(op.TableKeysForgotten(name, write.forgotten, now_ms))
         compaction = self.table(name).plan_compaction()
         if compaction is not None:
-            if compaction.data:
-                self._commit(op.Appended(name, compaction.data, 0, now_ms))
-            self._commit(op.Truncated(name, compaction.offset))
+            data, offset = compaction
+            if data:
+                self._commit(op.Appended(name, data, 0, now_ms))
+            self._commit(op.Truncated(name, offset))
 
     def _decide(self, segment: Segment, updates: tuple[AttributeUpdate, ...]) -> tuple[tuple[UUID, int], ...]:
         """The values after the updates. A value that was never looked up is recorded as absent, and checked again."""

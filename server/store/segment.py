@@ -2,7 +2,7 @@
 
 A segment changes only through its container.
 
-Invariant: `start_offset <= length`; `gate` is 0 exactly when an append needs no more than its number checked.
+Invariant: `start_offset <= length`; `gate` is set unless an append needs no more than its number checked.
 
 Follows `StreamSegmentMetadata` and `SegmentType`.
 """
@@ -39,15 +39,6 @@ class Kind(IntFlag):
     TRANSIENT = 0b1000_0000
 
 
-class AppendCheck(IntFlag):
-    """Why an append must look closer."""
-
-    SEALED = 1
-    TRANSIENT = 2
-    WAITERS = 4
-    TABLE = 8
-
-
 class Segment(SegmentData):
     """State of one segment.
 
@@ -56,7 +47,7 @@ class Segment(SegmentData):
         last_modified_ms: time of the last change, Unix milliseconds.
         sealed: allows only truncation and deletion.
         charged: bytes charged to the pool's account for it, without its chunks.
-        gate: reasons for an append to look closer, see `AppendCheck`.
+        gate: whether an append must look closer: the segment is sealed, transient, a table, or has waiting readers.
         attributes: all attributes, including each writer's last event number under the writer's id. Keys are the bytes
             of the ids, because peers cannot predict their hashes. The value -2^63 means: looked up and found absent.
             The event count may exceed 64 bits here.
@@ -94,9 +85,7 @@ class Segment(SegmentData):
         self.last_modified_ms = now_ms
         self.mapped = False
         self.sealed = False
-        self.gate = (AppendCheck.TRANSIENT.value if self.is_transient else 0) | (
-            AppendCheck.TABLE.value if self.is_table else 0
-        )
+        self.gate = self.is_transient or self.is_table
         self.attributes: dict[bytes, int] = {}
         self.index: Segment | None = None
         self.index_due_ms = 0 if indexed else NEVER
@@ -145,12 +134,12 @@ class Segment(SegmentData):
     def watch(self, readers: TailReaders | None) -> None:
         """Sets the readers that wait for data, or None."""
         self.waiters = readers
-        self.gate = self.gate & ~AppendCheck.WAITERS.value if readers is None else self.gate | AppendCheck.WAITERS.value
+        self.gate = readers is not None or self.sealed or self.is_transient or self.is_table
 
     def seal(self) -> None:
         """Takes no more changes."""
         self.sealed = True
-        self.gate |= AppendCheck.SEALED.value
+        self.gate = True
 
     def attribute(self, attribute_id: UUID) -> int | None:
         """An attribute's value, or None if it has never been set or looked up."""

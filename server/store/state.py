@@ -19,7 +19,7 @@ from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.index import INDEX_DELAY_MS
 from segstore.server.store.memory import name_bytes
 from segstore.server.store.operations import Operation, OperationJournal
-from segstore.server.store.segment import AppendCheck, Segment
+from segstore.server.store.segment import Segment
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, WakeReason
 from segstore.wire.names import is_index, is_reader_group_table, is_user_stream_segment
@@ -186,8 +186,7 @@ class ContainerState:
     def _pass_gate(self, segment: Segment, start: int) -> None:
         """Applies an append's side effects on table and readers."""
         self._update_table(segment, start)
-        if segment.gate & AppendCheck.WAITERS:
-            self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
+        self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
 
     def _remove(self, name: str, *, retired: bool) -> None:
         segment = self.segments.pop(name)

@@ -95,13 +95,6 @@ class TableWrite(NamedTuple):
     forgotten: tuple[bytes, ...]
 
 
-class TableCompaction(NamedTuple):
-    """A compaction step: `data` is appended to the segment, then the segment is truncated at `offset`."""
-
-    data: bytes
-    offset: int
-
-
 class TableInfo(NamedTuple):
     start_offset: int
     length: int
@@ -219,8 +212,9 @@ class TableSegment:
         self.index_bytes = sum(map(_key_bytes, self._index))
         self._aligned_start, self._foreign = -1, False
 
-    def plan_compaction(self) -> TableCompaction | None:
-        """Returns a step that moves live entries from the log's head to its tail, with their versions; None if not due.
+    def plan_compaction(self) -> tuple[bytes, int] | None:
+        """Plans to move live entries from the log's head to its tail, with their versions: returns the bytes to append,
+        and the offset to truncate at afterwards; None if it is not due.
 
         Compaction is due if the log has more than 4 MiB and less than 75 % of it are live entries. A table to which
         events were appended, or that was truncated like a stream segment, is not compacted.
@@ -246,7 +240,7 @@ class TableSegment:
         moved.sort(key=lambda entry: entry.version)
         self._aligned_start = offset
         data = b"".join(serialize_entry(entry.key, entry.value or b"", entry.version) for entry in moved)
-        return TableCompaction(data, offset)
+        return data, offset
 
     # Reads
 

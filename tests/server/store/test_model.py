@@ -394,4 +394,4 @@ def test_a_recovered_transient_segment_has_all_that_it_had() -> None:
         again.containers[0].apply(operation)
     again.containers[0].recovered()
     assert snapshot(again, 0) == snapshot(store, 0)
-    assert again.containers[0].has_expired(name, 8, 600)
+    assert again.containers[0].expired_transients(8, 600) == [name]

@@ -4,7 +4,6 @@ from uuid import UUID
 
 from segstore.server.store import EVENT_COUNT, NULL_VALUE, ChunkPool, Kind, Segment
 from segstore.server.store.attributes import SCALE_POLICY_TYPE, SEGMENT_TYPE, core_id
-from segstore.server.store.segment import AppendCheck
 
 A = UUID(int=1)
 
@@ -43,12 +42,12 @@ def test_overwriting_the_kind_does_not_change_what_a_segment_is() -> None:
 
 
 def test_the_gate_is_open_for_plain_segments_alone() -> None:
-    assert segment().gate == 0
-    assert segment(Kind.TRANSIENT).gate == AppendCheck.TRANSIENT
-    assert segment(Kind.FIXED_KEY_TABLE).gate == AppendCheck.TABLE
+    assert not segment().gate
+    assert segment(Kind.TRANSIENT).gate
+    assert segment(Kind.FIXED_KEY_TABLE).gate
     sealed = segment()
     sealed.seal()
-    assert (sealed.sealed, sealed.gate) == (True, AppendCheck.SEALED)
+    assert (sealed.sealed, sealed.gate) == (True, True)
 
 
 def test_a_segment_that_is_discarded_holds_nothing() -> None:

@@ -52,8 +52,9 @@ class Driver:
             self.note(lambda driver: driver.table.forget(write.forgotten))
         compaction = self.table.plan_compaction()
         if compaction is not None:
-            self.note(lambda driver: driver.append(compaction.data))
-            self.note(lambda driver: driver.data.truncate(compaction.offset))
+            data, offset = compaction
+            self.note(lambda driver: driver.append(data))
+            self.note(lambda driver: driver.data.truncate(offset))
         return write.versions
 
     def note(self, change: Callable[[Driver], None]) -> None:
