@@ -342,8 +342,7 @@ class Durability:
 
     def _forget_unreferenced(self, containers: Iterable[Container], saved: snapshot.Saved) -> set[int]:
         """Drops the chunk files that no segment uses any more; returns their numbers."""
-        live = snapshot.live_files(containers)
-        dead = {number for number in self._chunks if number not in saved.files and number not in live}
+        dead = self._chunks.keys() - saved.files.keys() - snapshot.usage_of(containers).keys()
         self._chunks = {number: file for number, file in {**self._chunks, **saved.files}.items() if number not in dead}
         return dead
 

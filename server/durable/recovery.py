@@ -29,7 +29,7 @@ from segstore.server.durable.data_directory import (
     JournalFile,
 )
 from segstore.server.durable.files import read_regular
-from segstore.server.durable.journal import Group, JournalDamaged, JournalReader
+from segstore.server.durable.journal import Group, JournalReader
 from segstore.server.store import Appended, Container, DataDamaged, SegmentMerged, decode
 
 log = logging.getLogger(__name__)
@@ -51,9 +51,9 @@ def _refusing(directory: DataDirectory, file: Path) -> Iterator[None]:
         raise DirectoryDamaged(directory.path, error.filename, "it is missing") from error
     except OSError as error:
         raise DirectoryUnusable(directory.path, error) from error
-    except JournalDamaged as error:
+    except DataDamaged as error:
         raise DirectoryDamaged(directory.path, error.path, error.what) from error
-    except (DataDamaged, ValueError) as error:
+    except ValueError as error:
         raise DirectoryDamaged(directory.path, file, str(error)) from error
     except KeyError as error:
         raise DirectoryDamaged(directory.path, file, f"it refers to {error}, which does not exist") from error
@@ -73,17 +73,17 @@ def read_snapshot(directory: DataDirectory, cache: BlockCache) -> snapshot.Snaps
 def groups_of(reader: JournalReader, entry: JournalFile, before: int) -> Iterator[Group]:
     """Yields the valid groups of a journal, which must follow batch `before`.
 
-    Raises `JournalDamaged`, `OSError`.
+    Raises `DataDamaged`, `OSError`.
     """
     for group in reader:
         if group.first != before + 1:
-            raise JournalDamaged(reader.path, f"batch {before} is followed by batch {group.first}")
+            raise DataDamaged(str(reader.path), f"batch {before} is followed by batch {group.first}")
         before = group.last
         yield group
         if entry.last is not None and before >= entry.last:
             return
     if entry.last is not None and before < entry.last:
-        raise JournalDamaged(reader.path, f"it ends at byte {reader.end} with batch {before}, and not {entry.last}")
+        raise DataDamaged(str(reader.path), f"it ends at byte {reader.end} with batch {before}, and not {entry.last}")
 
 
 def missing(directory: DataDirectory, end: JournalReader | None, last: int) -> tuple[Path, str] | None:
@@ -265,8 +265,8 @@ def _verify_journals(directory: DataDirectory, faults: list[str], notes: list[st
         try:
             for group in groups_of(reader, entry, before):
                 batch = group.last
-        except JournalDamaged as error:
-            fault = str(error)
+        except DataDamaged as error:
+            fault = str(error).partition("; ")[0]
         except OSError as error:
             fault = f"{error.filename or reader.path} cannot be read: {error.strerror or error}"
         if fault or end is None or batch > before or reader.stray is not None:

@@ -138,15 +138,10 @@ class Snapshot(NamedTuple):
 
 def sparse(containers: Iterable[Container]) -> set[int]:
     """Returns the numbers of chunk files less than half in use."""
-    return {number for number, (length, used) in _usage(containers).items() if 2 * used < length}
+    return {number for number, (length, used) in usage_of(containers).items() if 2 * used < length}
 
 
-def live_files(containers: Iterable[Container]) -> set[int]:
-    """Returns the numbers of chunk files that segments refer to."""
-    return set(_usage(containers))
-
-
-def _usage(containers: Iterable[Container]) -> dict[int, tuple[int, int]]:
+def usage_of(containers: Iterable[Container]) -> dict[int, tuple[int, int]]:
     """Returns the lengths of the chunk files in use, and how many of these bytes are in segments."""
     usage: dict[int, tuple[int, int]] = {}
     for container in containers:
