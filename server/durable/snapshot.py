@@ -29,7 +29,6 @@ from segstore.server.durable.chunk_files import BlockCache, ChunkFile, ChunkFile
 from segstore.server.durable.files import Files
 from segstore.server.store import Buffer, ChunkExtent, Container, FileChunk, Kind, Segment, pack_name, unpack_name
 from segstore.server.store.tables import TableSegment
-from segstore.wire.names import is_user_stream_segment
 
 _MAGIC: Final = b"SEGSNAP1"
 _INLINE_BYTES: Final = 4096
@@ -368,7 +367,7 @@ def restore(container: Container, image: Image, files: Mapping[int, ChunkFile]) 
 
 def _segment(image: _Segment, container: Container, files: Mapping[int, ChunkFile]) -> Segment:
     name = unpack_name(image.name)
-    segment = Segment(name, image.kind, container.pool, image.modified_ms, indexed=is_user_stream_segment(name))
+    segment = Segment(name, image.kind, container.pool, image.modified_ms)
     for attribute_id, value in image.values:
         segment.set_attribute(attribute_id, value)
     segment.mapped = image.mapped

@@ -57,9 +57,9 @@ from segstore.server.store.operations import OperationJournal
 from segstore.server.store.segment import Kind, Segment
 from segstore.server.store.state import ContainerState
 from segstore.server.store.tables import (
+    MAX_FIXED_KEY_BYTES,
     TableSegment,
     TableWrite,
-    check_key_length,
     check_key_versions,
     table_attributes,
 )
@@ -158,7 +158,8 @@ class Container(ContainerState):
 
         Raises `SegmentExists`; `Unmapped` for a key length above 256.
         """
-        check_key_length(key_length)
+        if key_length > MAX_FIXED_KEY_BYTES:  # the reference checks it before it looks up the name
+            raise Unmapped(f"key length {key_length} is above {MAX_FIXED_KEY_BYTES}")
         key_length = max(key_length, 0)
         values = tuple(table_attributes(key_length, rollover_size).items())
         self._create(name, Kind.FIXED_KEY_TABLE if key_length else Kind.TABLE, values, now_ms)

@@ -21,6 +21,7 @@ from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, name_by
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import TailReaders
 from segstore.wire.blocks import Row
+from segstore.wire.names import is_user_stream_segment
 
 _EVENTS: Final = EVENT_COUNT.bytes
 _events_of = itemgetter(1)
@@ -77,7 +78,7 @@ class Segment(SegmentData):
         "waiters",
     )
 
-    def __init__(self, name: str, kind: int, pool: ChunkPool, now_ms: int, *, indexed: bool) -> None:
+    def __init__(self, name: str, kind: int, pool: ChunkPool, now_ms: int) -> None:
         super().__init__(pool)
         self.name = name
         self.is_table = bool(kind & Kind.TABLE)
@@ -88,7 +89,7 @@ class Segment(SegmentData):
         self.gate = self.is_transient or self.is_table
         self.attributes: dict[bytes, int] = {}
         self.index: Segment | None = None
-        self.index_due_ms = 0 if indexed else NEVER
+        self.index_due_ms = 0 if is_user_stream_segment(name) else NEVER
         self.waiters: TailReaders | None = None
         self.table: TableSegment | None = None
         self.charged = 0

@@ -22,7 +22,7 @@ from segstore.server.store.operations import Operation, OperationJournal
 from segstore.server.store.segment import Segment
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, WakeReason
-from segstore.wire.names import is_index, is_reader_group_table, is_user_stream_segment
+from segstore.wire.names import is_index, is_reader_group_table
 
 MAX_RETIRED_NAMES: Final = 25_000
 """Maximum number of retired names that a container remembers. The reference holds at most this many segments in memory,
@@ -165,7 +165,7 @@ class ContainerState:
             self.waiters.wake(index, WakeReason.DATA, below=index.length)
 
     def _apply_create(self, name: str, kind: int, values: Iterable[tuple[UUID, int]], now_ms: int) -> None:
-        segment = Segment(name, kind, self.pool, now_ms, indexed=is_user_stream_segment(name))
+        segment = Segment(name, kind, self.pool, now_ms)
         for attribute_id, value in values:
             segment.set_attribute(attribute_id, value)
         if segment.is_table:

@@ -9,7 +9,7 @@ A = UUID(int=1)
 
 
 def segment(kind: Kind = Kind.STREAM) -> Segment:
-    return Segment("s", kind, ChunkPool(), 7, indexed=False)
+    return Segment("s", kind, ChunkPool(), 7)
 
 
 def test_core_and_extended_attributes_are_set_and_read_alike() -> None:
