@@ -545,16 +545,10 @@ class Container(ContainerState):
         if not due_ms:
             self._unindexed[segment.name] = segment
             return
-        home, index = self, segment.index
-        if index is None or self.segments.get(index.name) is not index:
-            name = index_name(segment.name)
-            owner = self if name in self.segments or self._peer_of is None else self._peer_of(name)
-            index = None if owner is None else owner.segments.get(name)
-            segment.index = index if owner is self else None
-            if owner is None or index is None:
-                return
-            home = owner
-        if index.sealed or index.attribute(INDEX_ENTRY_SIZE) != ENTRY_BYTES:
+        name = index_name(segment.name)
+        home = self if name in self.segments or self._peer_of is None else self._peer_of(name)
+        index = None if home is None else home.segments.get(name)
+        if home is None or index is None or index.sealed or index.attribute(INDEX_ENTRY_SIZE) != ENTRY_BYTES:
             return
         known, events = index.event_count, segment.event_count or 0
         if known is None or events > known:

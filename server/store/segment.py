@@ -53,7 +53,6 @@ class Segment(SegmentData):
             of the ids, because peers cannot predict their hashes. The value -2^63 means: looked up and found absent.
             The event count may exceed 64 bits here.
         is_table, is_transient: of the kind at creation; the attribute with the kind can be overwritten.
-        index: its index segment, if it was last found in the same container, else None. It may be deleted by now.
         index_due_ms: when an append must look at the index again; `NEVER` for a segment without an index.
         waiters: readers that wait for data, or None.
         table: the table whose log is this segment, or None.
@@ -66,7 +65,6 @@ class Segment(SegmentData):
         "attributes",
         "charged",
         "gate",
-        "index",
         "index_due_ms",
         "is_table",
         "is_transient",
@@ -88,7 +86,6 @@ class Segment(SegmentData):
         self.sealed = False
         self.gate = self.is_transient or self.is_table
         self.attributes: dict[bytes, int] = {}
-        self.index: Segment | None = None
         self.index_due_ms = 0 if is_user_stream_segment(name) else NEVER
         self.waiters: TailReaders | None = None
         self.table: TableSegment | None = None
@@ -102,7 +99,7 @@ class Segment(SegmentData):
 
     def discard(self) -> None:
         """The segment was deleted: returns its memory. It must not be written to any more."""
-        self.attributes, self.table, self.index, self.waiters = {}, None, None, None  # a writer may still refer to it
+        self.attributes, self.table, self.waiters = {}, None, None  # a writer may still refer to it
         self.clear()
         self.charge(-self.charged)
 

@@ -54,6 +54,5 @@ def test_a_segment_that_is_discarded_holds_nothing() -> None:
     s = segment(Kind.TABLE)
     s.set_attribute(A, 5)
     s.write(b"data")
-    s.index = segment()
     s.discard()
-    assert (s.attributes, s.table, s.index, s.charged) == ({}, None, None, 0)
+    assert (s.attributes, s.table, s.charged) == ({}, None, 0)
