@@ -36,9 +36,6 @@ M = TypeVar("M", bound=BaseModel)
 
 _MIB = 1024 * 1024
 _NAMES_SHOWN: Final = 10
-_COMPARED_CHARACTERS: Final = 32
-"""The longest names that are compared: a thousand long names would take seconds."""
-_COMPARED_NAMES: Final = 1_000
 _SEPARATORS: Final = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 
 SETTINGS: Final = ConfigDict(
@@ -105,14 +102,11 @@ def settings_of(model: type[M], values: Mapping[str, Any], also: Collection[str]
         raise ValueError(f"{path}: {unknown_name('option', str(first['loc'][-1]), known)}") from None
 
 
-def names_there(name: str, known: Collection[str], what: str) -> str:
-    """Returns the existing names for an error about an unknown name: all names, or the closest of many."""
-    near = list(islice(known, _NAMES_SHOWN))
-    if len(known) > _NAMES_SHOWN and len(name) <= _COMPARED_CHARACTERS:
-        short = (other for other in known if len(other) <= _COMPARED_CHARACTERS)
-        near = difflib.get_close_matches(name, list(islice(short, _COMPARED_NAMES)), _NAMES_SHOWN) or near
-    more = f" and {len(known) - len(near)} more" if len(known) > len(near) else ""
-    return f"there are {', '.join(map(repr, near))}{more}" if known else f"there are no {what}"
+def names_there(known: Collection[str], what: str) -> str:
+    """Returns the existing names for an error about an unknown name: the first ten."""
+    shown = ", ".join(map(repr, islice(known, _NAMES_SHOWN)))
+    more = f" and {len(known) - _NAMES_SHOWN} more" if len(known) > _NAMES_SHOWN else ""
+    return f"there are {shown}{more}" if known else f"there are no {what}"
 
 
 class UnknownName(KeyError):
@@ -126,8 +120,7 @@ class UnknownName(KeyError):
         self.known = known
 
     def __str__(self) -> str:
-        there = names_there(self.name, self.known, f"{self.kind}s")
-        return f"no {self.kind} has the name {self.name[:200]!r}; {there}"
+        return f"no {self.kind} has the name {self.name[:200]!r}; {names_there(self.known, f'{self.kind}s')}"
 
 
 def keys_at(model: Any, location: Sequence[int | str]) -> list[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from segstore.wire.trace import Direction
 
@@ -23,43 +23,6 @@ if TYPE_CHECKING:
     from segstore.wire.trace import Call, TraceWriter
 
 WITH_ROLE: Final = 1_000_000_000
-
-
-class Recorder(Protocol):
-    """Receives the traffic of connections. Buffers belong to the caller; a recorder copies data that it keeps."""
-
-    @property
-    def requests(self) -> int:
-        """The number of the last request that has come; requests are numbered from 1, over all connections."""
-        ...
-
-    def skip_number(self) -> int:
-        """Returns the next number, for a request that is not recorded as a whole frame."""
-        ...
-
-    def opened(self, **facts: str) -> int:
-        """Called for a new connection; returns its number for the other calls."""
-        ...
-
-    def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
-        """Called with bytes from the client, in arbitrary pieces.
-
-        lasting: `data` is a memoryview of memory that is not written to while a view of it is held. Returns whether the
-        recorder holds one instead of a copy.
-        """
-        ...
-
-    def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
-        """Called with the buffers that the store writes, in order."""
-        ...
-
-    def closed(self, connection: int, by: Direction, **facts: str) -> None:
-        """Called for a closed connection. by: REQUEST if the client closed it, REPLY if the store did."""
-        ...
-
-    def called(self, direction: Direction, call: Call) -> None:
-        """Called with the request of a controller call when it arrives, and with its answer when it is sent."""
-        ...
 
 
 class RecordedConnection:
@@ -80,7 +43,7 @@ class RecordedConnection:
         """The first and the last number of the requests that a read has completed."""
 
     def received(self, data: Buffer, *, lasting: bool = False) -> bool:
-        """As `Recorder.received`."""
+        """As `TraceRecorder.received`."""
         recorder = self._recorder
         before = recorder.requests
         is_held = recorder.received(self.number, data, lasting=lasting)
@@ -103,16 +66,16 @@ class RecordedConnection:
         return first, count
 
     def sent(self, parts: Sequence[Buffer]) -> None:
-        """As `Recorder.sent`."""
+        """As `TraceRecorder.sent`."""
         self._recorder.sent(self.number, parts)
 
     def closed(self, by: Direction, reason: str) -> None:
-        """As `Recorder.closed`. reason: "" for none."""
+        """As `TraceRecorder.closed`. reason: "" for none."""
         self._recorder.closed(self.number, by, **({"reason": reason} if reason else {}))
 
 
 class TraceRecorder(ABC):
-    """A `Recorder` that writes the traffic as blocks of a capture, for `take_block`.
+    """Writes the traffic of connections as blocks of a capture, for `take_block`. Buffers belong to the caller.
 
     Connections are numbered from 1, connections with a `role`, such as the controller's, from `WITH_ROLE`; so
     connection numbers in fault rules do not depend on the controller.
@@ -132,9 +95,11 @@ class TraceRecorder(ABC):
 
     @property
     def requests(self) -> int:
+        """The number of the last request that has come; requests are numbered from 1, over all connections."""
         return self._writer.requests
 
     def skip_number(self) -> int:
+        """Returns the next number, for a request that is not recorded as a whole frame."""
         self.take_block()  # the numbers within a block have no gaps
         self._writer.requests += 1
         return self._writer.requests
@@ -144,6 +109,7 @@ class TraceRecorder(ABC):
         """Takes the pending records from the writer, as a block: it is full, or old enough."""
 
     def opened(self, **facts: str) -> int:
+        """Called for a new connection; returns its number for the other calls."""
         self.connections += 1
         self._with_role += "role" in facts
         number = WITH_ROLE + self._with_role if "role" in facts else self.connections - self._with_role
@@ -151,6 +117,11 @@ class TraceRecorder(ABC):
         return number
 
     def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
+        """Called with bytes from the client, in arbitrary pieces.
+
+        lasting: `data` is a memoryview of memory that is not written to while a view of it is held. Returns whether the
+        recorder holds one instead of a copy.
+        """
         lasting, before = lasting and self._holds_reads, self._writer.pieces
         is_due = self._writer.add(self._clock(), connection, 0, data, lasting)  # C takes no keyword
         is_held = lasting and self._writer.pieces > before
@@ -159,15 +130,18 @@ class TraceRecorder(ABC):
         return is_held
 
     def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
+        """Called with the buffers that the store writes, in order."""
         for part in parts:
             if self._writer.add(self._clock(), connection, 1, part):
                 self.take_block()
 
     def closed(self, connection: int, by: Direction = Direction.REQUEST, **facts: str) -> None:
+        """Called for a closed connection. by: REQUEST if the client closed it, REPLY if the store did."""
         if self._writer.closed(self._clock(), connection, by, **facts):
             self.take_block()
 
     def called(self, direction: Direction, call: Call) -> None:
+        """Called with the request of a controller call when it arrives, and with its answer when it is sent."""
         self.calls = max(self.calls, call.number)
         if self._writer.called(self._clock(), direction, call):
             self.take_block()
@@ -179,12 +153,11 @@ class TraceRecorder(ABC):
 
 
 class _Together:
-    """Passes all traffic to two recorders. Their numbers may differ; the first one's are used."""
+    """Passes all traffic to two recorders that had no connections before, so both give the same numbers."""
 
     def __init__(self, first: Recorder, second: Recorder) -> None:
         self._first = first
         self._second = second
-        self._numbers: dict[int, int] = {}
 
     @property
     def requests(self) -> int:
@@ -194,27 +167,30 @@ class _Together:
         return self._first.skip_number()
 
     def opened(self, **facts: str) -> int:
-        number = self._first.opened(**facts)
-        self._numbers[number] = self._second.opened(**facts)
-        return number
+        self._second.opened(**facts)
+        return self._first.opened(**facts)
 
     def received(self, connection: int, data: Buffer, *, lasting: bool = False) -> bool:
         is_held = self._first.received(connection, data, lasting=lasting)
-        return self._second.received(self._numbers[connection], data, lasting=lasting) or is_held
+        return self._second.received(connection, data, lasting=lasting) or is_held
 
     def sent(self, connection: int, parts: Sequence[Buffer]) -> None:
         self._first.sent(connection, parts)
-        self._second.sent(self._numbers[connection], parts)
+        self._second.sent(connection, parts)
 
     def closed(self, connection: int, by: Direction, **facts: str) -> None:
         self._first.closed(connection, by, **facts)
-        self._second.closed(self._numbers.pop(connection), by, **facts)
+        self._second.closed(connection, by, **facts)
 
     def called(self, direction: Direction, call: Call) -> None:
         self._first.called(direction, call)
         self._second.called(direction, call)
 
 
+Recorder = TraceRecorder | _Together
+
+
 def together(first: Recorder | None, second: Recorder) -> Recorder:
-    """Returns a recorder that passes all traffic to both recorders, or `second` if `first` is None."""
+    """Returns a recorder that passes all traffic to both recorders, or `second` if `first` is None. Call it before the
+    first connection."""
     return second if first is None else _Together(first, second)

@@ -59,10 +59,6 @@ class KeptRecording:
         self._start = start
         self._blocks: list[bytes] = []
 
-    @property
-    def reserved_bytes(self) -> int:
-        return self.max_bytes if self.stopped_ms is None else self.size
-
     def take(self, block: bytes, records: int, now_ms: int) -> None:
         """Adds a block with this number of records, or ends at the limit."""
         if self.size + len(block) > self.max_bytes:
@@ -121,7 +117,10 @@ class Recordings:
 
     def start(self, name: str = "", max_bytes: int = DEFAULT_BYTES) -> KeptRecording:
         """Starts a recording. name: a new name; "" for a generated name. Raises RecordingRefused."""
-        reserved = sum(recording.reserved_bytes for recording in (*self._all.values(), *self._deleted))
+        recordings = (*self._all.values(), *self._deleted)
+        reserved = sum(
+            recording.max_bytes if recording.stopped_ms is None else recording.size for recording in recordings
+        )
         if reserved + max_bytes > self.max_bytes:
             left = max(0, self.max_bytes - reserved)
             raise RecordingRefused(f"max_bytes: {left:,} bytes are left for recordings; stop or delete others first")
@@ -150,6 +149,5 @@ class Recordings:
 
     def delete(self, name: str) -> None:
         """Removes a recording, running or not. Raises NoSuchRecording."""
-        if name not in self._all:
-            raise NoSuchRecording(name, tuple(self._all))
-        self._deleted.add(self._all.pop(name))
+        self._deleted.add(self.get(name))
+        del self._all[name]

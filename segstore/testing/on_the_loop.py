@@ -217,7 +217,7 @@ class Served(Watched):
         try:
             info = store.segment_info(segment)
         except NoSuchSegment as error:
-            error.args = (f"{error}; {names_there(segment, self.segments(with_indexes=False), 'segments')}",)
+            error.args = (f"{error}; {names_there(self.segments(with_indexes=False), 'segments')}",)
             raise
         return store.segment(segment).read_bytes(info.start_offset, info.length - info.start_offset)
 

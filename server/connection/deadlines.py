@@ -11,6 +11,7 @@ has read its replies has no deadline.
 from __future__ import annotations
 
 from enum import Enum
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,93 +19,76 @@ if TYPE_CHECKING:
 
 
 class Missed(Enum):
-    """A deadline that has expired."""
+    """A deadline that has expired: the setting with its time, and the sentence about it."""
 
-    FIRST_FRAME = "no frame came in {first_frame_timeout_s:g} s"
-    FRAME = "a frame was incomplete after {frame_timeout_s:g} s"
-    BLOCK = "an append block had no end after {frame_timeout_s:g} s"
-    READING = "it read none of its replies for {stalled_peer_timeout_s:g} s"
-    CLOSING = "it did not read its last replies in {linger_s:g} s"
+    FIRST_FRAME = "first_frame_timeout_s", "no frame came in {:g} s"
+    FRAME = "frame_timeout_s", "a frame was incomplete after {:g} s"
+    BLOCK = "frame_timeout_s", "an append block had no end after {:g} s"
+    READING = "stalled_peer_timeout_s", "it read none of its replies for {:g} s"
+    CLOSING = "linger_s", "it did not read its last replies in {:g} s"
+
+    def time_s(self, limits: LimitSettings) -> float:
+        """Returns the time from the start of the wait to the deadline."""
+        time_s: float = getattr(limits, self.value[0])
+        return time_s
 
     def sentence(self, limits: LimitSettings) -> str:
         """Returns why the connection is closed."""
-        return self.value.format_map(limits.model_dump())
+        return self.value[1].format(self.time_s(limits))
 
 
 class Waits:
-    """Start times of a connection's waits; None for a wait that is not pending.
+    """A connection's pending waits.
 
     Attributes:
-        first_frame_since: the connection was opened; no complete frame has arrived.
-        frame_since: the first byte of an incomplete frame arrived.
-        block_since: an append block was opened; its end has not arrived.
-        reading_since: the peer last read something; the store does not read from it until it has caught up.
-        closing_since: closing began.
+        since: their start times, by the deadline. FIRST_FRAME: the connection was opened, and no complete frame has
+            arrived; FRAME: the first byte of an incomplete frame arrived; BLOCK: an append block was opened, and its
+            end has not arrived; READING: the peer last read something, and the store does not read from it until it
+            has caught up; CLOSING: closing began.
     """
 
     def __init__(self, now_s: float) -> None:
-        self.first_frame_since: float | None = now_s
-        self.frame_since: float | None = None
-        self.block_since: float | None = None
-        self.reading_since: float | None = None
-        self.closing_since: float | None = None
+        self.since = {Missed.FIRST_FRAME: now_s}
 
     def received(
         self, now_s: float, *, frames: bool, partial: bool, block_open: bool = False, appends: bool = False
     ) -> None:
         """Records received bytes: whether they completed frames or appends, and whether a frame or block is pending."""
         if frames:
-            self.first_frame_since = None
-        if not partial:
-            self.frame_since = None
-        elif frames or self.frame_since is None:
-            self.frame_since = now_s
-        if not block_open:
-            self.block_since = None
-        elif appends or self.block_since is None:
-            self.block_since = now_s
+            self.since.pop(Missed.FIRST_FRAME, None)
+        for missed, is_pending, has_ended in ((Missed.FRAME, partial, frames), (Missed.BLOCK, block_open, appends)):
+            if not is_pending:
+                self.since.pop(missed, None)
+            elif has_ended or missed not in self.since:
+                self.since[missed] = now_s
 
     def paused(self, now_s: float) -> None:
         """Records that the store stops reading from the peer, which has too many replies to read."""
-        if self.reading_since is None:
-            self.reading_since = now_s
+        self.since.setdefault(Missed.READING, now_s)
 
     def progressed(self, now_s: float) -> None:
         """Records that the peer has read something, but not enough."""
-        if self.reading_since is not None:
-            self.reading_since = now_s
+        self._restart(now_s, Missed.READING)
 
     def resumed(self, now_s: float) -> None:
         """Records that the peer has read its replies, and the store reads from it again."""
-        if self.reading_since is not None:
-            self.reading_since = None
+        if self.since.pop(Missed.READING, None) is not None:
             self.restarted(now_s)
 
     def restarted(self, now_s: float) -> None:
         """Records that the store reads from the peer again; the time before does not count."""
-        if self.frame_since is not None:
-            self.frame_since = now_s
-        if self.block_since is not None:
-            self.block_since = now_s
+        self._restart(now_s, Missed.FRAME, Missed.BLOCK)
 
     def closing(self, now_s: float) -> None:
         """Records that closing began."""
-        if self.closing_since is None:
-            self.closing_since = now_s
+        self.since.setdefault(Missed.CLOSING, now_s)
 
     def next_deadline(self, limits: LimitSettings) -> tuple[float, Missed] | None:
         """Returns the earliest deadline and its kind; None without a pending wait."""
-        if self.closing_since is not None:
-            return self.closing_since + limits.linger_s, Missed.CLOSING
-        if self.reading_since is not None:
-            return self.reading_since + limits.stalled_peer_timeout_s, Missed.READING
-        times = (
-            (self.first_frame_since, limits.first_frame_timeout_s, Missed.FIRST_FRAME),
-            (self.frame_since, limits.frame_timeout_s, Missed.FRAME),
-            (self.block_since, limits.frame_timeout_s, Missed.BLOCK),
-        )
-        return min(
-            ((since + s, missed) for since, s, missed in times if since is not None),
-            key=lambda due: due[0],
-            default=None,
-        )
+        since = self.since
+        pending = next(([missed] for missed in (Missed.CLOSING, Missed.READING) if missed in since), list(since))
+        deadlines = [(since[missed] + missed.time_s(limits), missed) for missed in pending]
+        return min(deadlines, key=itemgetter(0), default=None)
+
+    def _restart(self, now_s: float, *waits: Missed) -> None:
+        self.since.update((missed, now_s) for missed in waits if missed in self.since)

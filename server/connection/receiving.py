@@ -158,7 +158,7 @@ class Received:
                 self._counters.protocol_violations += 1
             block_open = blocks.block_open
         partial, waits = decoder.has_part, self._waits
-        if partial or block_open or self.has_part or waits.first_frame_since is not None:
+        if partial or block_open or self.has_part or waits.since:
             self.has_part = partial or block_open
             appends = block_open and any(type(item) in (Append, list) for item in items)
             waits.received(self._now_s(), frames=has_frames, partial=partial, block_open=block_open, appends=appends)

@@ -1,7 +1,7 @@
 """What a segment store does on a command, and which reply it gives to an error: two tables.
 
-Here are the handlers that apply a command to the store and reply at once, with `@_request`: each has the reference's
-name of the operation, the segment that a refusal names, and the access that a token must grant. ReadSegment, which may
+Here are the handlers that apply a command to the store and reply at once, with `@_request`: each has the segment that a
+refusal names, and the access that a token must grant. ReadSegment, which may
 wait, is in `segstore.server.connection.service`; the handshake and what sets up writers and transient segments of a
 connection is in `segstore.server.connection.session`, both with `@handles`. Appends are no commands here:
 `Session.receive_all` takes them in runs.
@@ -19,6 +19,7 @@ from uuid import UUID
 
 from segstore.server.auth import AccessLevel, TokenError, TokenExpired, TokenRefused
 from segstore.server.config import LimitSettings
+from segstore.server.connection.states import SessionEnding
 from segstore.server.store import (
     IS_INDEX,
     AttributeUpdate,
@@ -63,7 +64,6 @@ def handles(kind: type[Command]) -> Callable[[H], H]:
 
 def _request(
     kind: type[C],
-    operation: str,
     *,
     segment: str = "segment",
     access: Callable[[C], Iterable[tuple[str, AccessLevel]]] | None = None,
@@ -75,7 +75,6 @@ def _request(
     """Registers a handler that applies a command to the store: (store, command, now in ms) → reply; raises StoreError.
 
     Args:
-        operation: the reference's name for it, used in OperationUnsupported.
         segment: the command's attribute that names the segment for refusals; "" if there is none.
         access: the (segment, level) pairs that the token must grant, in the order in which they are checked; by default
             READ for the segment.
@@ -87,6 +86,8 @@ def _request(
             requests that name a single segment or key.
     """
 
+    operation = kind.__name__[0].lower() + kind.__name__[1:]  # the reference's name, in OperationUnsupported
+
     def register(perform: Perform[C]) -> Perform[C]:
         @handles(kind)
         def handle(session: Session, command: Any) -> None:
@@ -97,7 +98,7 @@ def _request(
             service.counters.requests += 1
             name = getattr(command, segment) if segment else ""
             at = getattr(command, offset) if offset else -1
-            about = {"request_id": command.request_id, "segment": name, "operation": operation, "offset": at}
+            about = command.request_id, name, operation, at
             try:
                 if named is not None:
                     _check_count(command, name, len(named(command)), service.settings.limits)
@@ -105,12 +106,12 @@ def _request(
                     service.authorize(resource, command.delegation_token, level)
                 reply = perform(service.store, command, service.now_ms())
             except (StoreError, TokenError) as error:
-                service.refuse(session, error, **about)
+                refuse(session, error, *about)
                 return
             session.reply(reply)
             failed = None if afterwards is None else afterwards(command, reply)
             if failed is not None:
-                service.refuse(session, failed, **about)
+                refuse(session, failed, *about)
 
         return perform
 
@@ -128,7 +129,7 @@ def _check_count(command: Command, segment: str, count: int, limits: LimitSettin
 # --- segments ---------------------------------------------------------------------------------------------------
 
 
-@_request(w.CreateSegment, "createSegment")
+@_request(w.CreateSegment)
 def _create_segment(store: SegmentStore, c: w.CreateSegment, now_ms: int) -> Command:
     store.create_segment(
         c.segment,
@@ -140,7 +141,7 @@ def _create_segment(store: SegmentStore, c: w.CreateSegment, now_ms: int) -> Com
     return w.SegmentCreated(c.request_id, c.segment)
 
 
-@_request(w.GetStreamSegmentInfo, "getStreamSegmentInfo", segment="segment_name")
+@_request(w.GetStreamSegmentInfo, segment="segment_name")
 def _segment_info(store: SegmentStore, c: w.GetStreamSegmentInfo, now_ms: int) -> Command:
     info = store.segment_info(c.segment_name, now_ms=now_ms)
     return w.StreamSegmentInfo(
@@ -148,25 +149,25 @@ def _segment_info(store: SegmentStore, c: w.GetStreamSegmentInfo, now_ms: int) -
     )
 
 
-@_request(w.SealSegment, "sealSegment")
+@_request(w.SealSegment)
 def _seal_segment(store: SegmentStore, c: w.SealSegment, now_ms: int) -> Command:
     store.container_for(c.segment).seal_segment(c.segment, now_ms=now_ms)
     return w.SegmentSealed(c.request_id, c.segment)
 
 
-@_request(w.DeleteSegment, "deleteSegment")
+@_request(w.DeleteSegment)
 def _delete_segment(store: SegmentStore, c: w.DeleteSegment, _: int) -> Command:
     store.delete_segment(c.segment)
     return w.SegmentDeleted(c.request_id, c.segment)
 
 
-@_request(w.TruncateSegment, "truncateSegment", offset="truncation_offset")
+@_request(w.TruncateSegment, offset="truncation_offset")
 def _truncate_segment(store: SegmentStore, c: w.TruncateSegment, now_ms: int) -> Command:
     store.truncate_segment(c.segment, c.truncation_offset, now_ms=now_ms)
     return w.SegmentTruncated(c.request_id, c.segment)
 
 
-@_request(w.UpdateSegmentPolicy, "updateSegmentPolicy")
+@_request(w.UpdateSegmentPolicy)
 def _update_policy(store: SegmentStore, c: w.UpdateSegmentPolicy, now_ms: int) -> Command:
     store.container_for(c.segment).update_policy(
         c.segment, scale_type=c.scale_type, target_rate=c.target_rate, now_ms=now_ms
@@ -174,7 +175,7 @@ def _update_policy(store: SegmentStore, c: w.UpdateSegmentPolicy, now_ms: int) -
     return w.SegmentPolicyUpdated(c.request_id, c.segment)
 
 
-@_request(w.LocateOffset, "locateOffset")
+@_request(w.LocateOffset)
 def _locate_offset(store: SegmentStore, c: w.LocateOffset, now_ms: int) -> Command:
     return w.OffsetLocated(c.request_id, c.segment, store.locate_offset(c.segment, c.target_offset, now_ms=now_ms))
 
@@ -182,14 +183,14 @@ def _locate_offset(store: SegmentStore, c: w.LocateOffset, now_ms: int) -> Comma
 # --- attributes -------------------------------------------------------------------------------------------------
 
 
-@_request(w.GetSegmentAttribute, "getSegmentAttribute", segment="segment_name")
+@_request(w.GetSegmentAttribute, segment="segment_name")
 def _get_attribute(store: SegmentStore, c: w.GetSegmentAttribute, _: int) -> Command:
     return w.SegmentAttribute(
         c.request_id, store.container_for(c.segment_name).get_attribute(c.segment_name, c.attribute_id)
     )
 
 
-@_request(w.UpdateSegmentAttribute, "updateSegmentAttribute", segment="segment_name")
+@_request(w.UpdateSegmentAttribute, segment="segment_name")
 def _update_attribute(store: SegmentStore, c: w.UpdateSegmentAttribute, now_ms: int) -> Command:
     try:
         store.container_for(c.segment_name).update_attribute(
@@ -208,13 +209,7 @@ def _no_index_of_an_index(c: w.MergeSegments, reply: Command) -> StoreError | No
     return IllegalArgument(IS_INDEX, segment=c.target) if merged else None
 
 
-@_request(
-    w.MergeSegments,
-    "mergeSegments",
-    segment="source",
-    afterwards=_no_index_of_an_index,
-    named=lambda c: c.attribute_updates,
-)
+@_request(w.MergeSegments, segment="source", afterwards=_no_index_of_an_index, named=lambda c: c.attribute_updates)
 def _merge(store: SegmentStore, c: w.MergeSegments, now_ms: int) -> Command:
     updates = [
         AttributeUpdate.from_wire(update.attribute_id, update.attribute_update_type, update.new_value, update.old_value)
@@ -233,13 +228,7 @@ def _batch_access(c: w.MergeSegmentsBatch) -> Iterable[tuple[str, AccessLevel]]:
         yield source, AccessLevel.READ
 
 
-@_request(
-    w.MergeSegmentsBatch,
-    "mergeSegmentsBatch",
-    segment="target_segment_id",
-    access=_batch_access,
-    named=lambda c: c.source_segment_ids,
-)
+@_request(w.MergeSegmentsBatch, segment="target_segment_id", access=_batch_access, named=lambda c: c.source_segment_ids)
 def _merge_batch(store: SegmentStore, c: w.MergeSegmentsBatch, now_ms: int) -> Command:
     lengths = store.merge_batch(c.target_segment_id, c.source_segment_ids, now_ms=now_ms)
     return w.SegmentsBatchMerged(c.request_id, c.target_segment_id, c.source_segment_ids, tuple(lengths))
@@ -254,7 +243,7 @@ def _entries(entries: Iterable[tuple[bytes, int, bytes]]) -> w.TableEntries:
     )
 
 
-@_request(w.CreateTableSegment, "createTableSegment")
+@_request(w.CreateTableSegment)
 def _create_table(store: SegmentStore, c: w.CreateTableSegment, now_ms: int) -> Command:
     store.container_for(c.segment).create_table_segment(
         c.segment, key_length=c.key_length, rollover_size=c.rollover_size_bytes, now_ms=now_ms
@@ -262,13 +251,13 @@ def _create_table(store: SegmentStore, c: w.CreateTableSegment, now_ms: int) -> 
     return w.SegmentCreated(c.request_id, c.segment)
 
 
-@_request(w.DeleteTableSegment, "deleteTableSegment")
+@_request(w.DeleteTableSegment)
 def _delete_table(store: SegmentStore, c: w.DeleteTableSegment, _: int) -> Command:
     store.container_for(c.segment).delete_table_segment(c.segment, must_be_empty=c.must_be_empty)
     return w.SegmentDeleted(c.request_id, c.segment)
 
 
-@_request(w.GetTableSegmentInfo, "getTableSegmentInfo", segment="segment_name")
+@_request(w.GetTableSegmentInfo, segment="segment_name")
 def _table_info(store: SegmentStore, c: w.GetTableSegmentInfo, _: int) -> Command:
     info = store.table(c.segment_name).info()
     return w.TableSegmentInfo(
@@ -276,9 +265,7 @@ def _table_info(store: SegmentStore, c: w.GetTableSegmentInfo, _: int) -> Comman
     )
 
 
-@_request(
-    w.UpdateTableEntries, "updateTableEntries", offset="table_segment_offset", named=lambda c: c.table_entries.entries
-)
+@_request(w.UpdateTableEntries, offset="table_segment_offset", named=lambda c: c.table_entries.entries)
 def _update_entries(store: SegmentStore, c: w.UpdateTableEntries, now_ms: int) -> Command:
     entries = [(entry.key.data, entry.value.data, entry.key.key_version) for entry in c.table_entries.entries]
     versions = store.container_for(c.segment).update_table(
@@ -287,20 +274,20 @@ def _update_entries(store: SegmentStore, c: w.UpdateTableEntries, now_ms: int) -
     return w.TableEntriesUpdated(c.request_id, tuple(versions))
 
 
-@_request(w.RemoveTableKeys, "removeTableKeys", offset="table_segment_offset", named=lambda c: c.keys)
+@_request(w.RemoveTableKeys, offset="table_segment_offset", named=lambda c: c.keys)
 def _remove_keys(store: SegmentStore, c: w.RemoveTableKeys, now_ms: int) -> Command:
     keys = [(key.data, key.key_version) for key in c.keys]
     store.container_for(c.segment).remove_table_keys(c.segment, keys, offset=c.table_segment_offset, now_ms=now_ms)
     return w.TableKeysRemoved(c.request_id, c.segment)
 
 
-@_request(w.ReadTable, "readTable", named=lambda c: c.keys)
+@_request(w.ReadTable, named=lambda c: c.keys)
 def _read_table(store: SegmentStore, c: w.ReadTable, _: int) -> Command:
     entries = store.table(c.segment).get([key.data for key in c.keys])
     return w.TableRead(c.request_id, c.segment, _entries(entries))
 
 
-@_request(w.ReadTableKeys, "readTableKeys")
+@_request(w.ReadTableKeys)
 def _read_keys(store: SegmentStore, c: w.ReadTableKeys, _: int) -> Command:
     args = c.args
     count = min(c.suggested_key_count, _PAGE_ITEMS)
@@ -311,7 +298,7 @@ def _read_keys(store: SegmentStore, c: w.ReadTableKeys, _: int) -> Command:
     return w.TableKeysRead(c.request_id, c.segment, keys, token)
 
 
-@_request(w.ReadTableEntries, "readTableEntries")
+@_request(w.ReadTableEntries)
 def _read_entries(store: SegmentStore, c: w.ReadTableEntries, _: int) -> Command:
     args = c.args
     count = min(c.suggested_entry_count, _PAGE_ITEMS)
@@ -319,7 +306,7 @@ def _read_entries(store: SegmentStore, c: w.ReadTableEntries, _: int) -> Command
     return w.TableEntriesRead(c.request_id, c.segment, _entries(entries), token)
 
 
-@_request(w.ReadTableEntriesDelta, "readTableEntriesDelta")
+@_request(w.ReadTableEntriesDelta)
 def _read_delta(store: SegmentStore, c: w.ReadTableEntriesDelta, _: int) -> Command:
     delta = store.table(c.segment).delta(c.from_position, min(c.suggested_entry_count, _PAGE_ITEMS))
     return w.TableEntriesDeltaRead(
@@ -331,20 +318,20 @@ def _refuse_legacy(_: SegmentStore, c: Command, __: int) -> Command:
     raise Unsupported(f"{c.type_name} is a request of older clients that no store serves any more")
 
 
-_request(w.SealTableSegment, "sealTableSegment")(_refuse_legacy)
-_request(w.MergeTableSegments, "mergeTableSegments", segment="target")(_refuse_legacy)
+_request(w.SealTableSegment)(_refuse_legacy)
+_request(w.MergeTableSegments, segment="target")(_refuse_legacy)
 
 
 # --- the admin port ---------------------------------------------------------------------------------------------
 
 
-@_request(w.FlushToStorage, "flushToStorage", segment="", admin_only=True)
+@_request(w.FlushToStorage, segment="", admin_only=True)
 def _flush(store: SegmentStore, c: w.FlushToStorage, _: int) -> Command:
     store.flush(c.container_id)
     return w.StorageFlushed(c.request_id)
 
 
-@_request(w.ListStorageChunks, "ListStorageChunks", admin_only=True)
+@_request(w.ListStorageChunks, admin_only=True)
 def _list_chunks(store: SegmentStore, c: w.ListStorageChunks, _: int) -> Command:
     chunks = [w.ChunkInfo(size, 0, start, c.segment, False) for start, size in store.list_chunks(c.segment)]
     return w.StorageChunksListed(c.request_id, tuple(chunks))
@@ -353,52 +340,59 @@ def _list_chunks(store: SegmentStore, c: w.ListStorageChunks, _: int) -> Command
 # --- errors -----------------------------------------------------------------------------------------------------
 
 
-def refusal(
+def refuse(
+    session: Session,
     error: Exception,
-    *,
     request_id: int,
     segment: str,
     operation: str,
     offset: int = -1,
     writer_id: UUID | None = None,
-    with_trace: bool = False,
-) -> Command | None:
-    """Returns the reply for an error; None if the protocol has no reply for it, and the connection closes.
+) -> None:
+    """Replies to a request that failed. Ends its session if the protocol has no reply for the error, or if it is a
+    writer that cannot go on.
 
     segment: the name in the reply, taken from the request and not from the error.
     offset: the offset of a read, the event number of an append, else -1.
     writer_id: set for appends and their set-up; a failed attribute update then means an invalid event number.
     """
+    if isinstance(error, errors.Unanswered):
+        return
+    with_trace = session.admin or session.service.settings.stack_traces  # always on the reference's admin port
     trace = "".join(traceback.format_exception(error))[-_MAX_TRACE_CHARACTERS:] if with_trace else ""
+    reply: Command | None = None
     match error:
         case errors.SegmentExists():
-            return w.SegmentAlreadyExists(request_id, segment, trace)
+            reply = w.SegmentAlreadyExists(request_id, segment, trace)
         case errors.NoSuchSegment():
-            return w.NoSuchSegment(request_id, segment, trace, -1 if writer_id is not None else offset)
+            reply = w.NoSuchSegment(request_id, segment, trace, -1 if writer_id is not None else offset)
         case errors.SegmentSealed():
-            return w.SegmentIsSealed(request_id, segment, trace, offset)
+            reply = w.SegmentIsSealed(request_id, segment, trace, offset)
         case errors.NotOwner():
-            return w.WrongHost(request_id, segment, "", trace)
+            reply = w.WrongHost(request_id, segment, "", trace)
         case errors.SegmentTruncated():
-            return w.SegmentIsTruncated(request_id, segment, error.start_offset, trace, offset)
+            reply = w.SegmentIsTruncated(request_id, segment, error.start_offset, trace, offset)
         case errors.BadOffset():
-            return w.SegmentIsTruncated(request_id, segment, error.actual, trace, offset)
+            reply = w.SegmentIsTruncated(request_id, segment, error.actual, trace, offset)
         case errors.IndexTruncated():
-            return w.SegmentTruncated(request_id, segment)
+            reply = w.SegmentTruncated(request_id, segment)
         case errors.BadAttribute() if writer_id is not None:
-            return w.InvalidEventNumber(writer_id, request_id, trace, offset)
+            reply = w.InvalidEventNumber(writer_id, request_id, trace, offset)
         case TokenExpired():
-            return w.AuthTokenCheckFailed(request_id, trace, AuthTokenErrorCode.TOKEN_EXPIRED)
+            reply = w.AuthTokenCheckFailed(request_id, trace, AuthTokenErrorCode.TOKEN_EXPIRED)
         case TokenRefused():
-            return w.AuthTokenCheckFailed(request_id, trace, AuthTokenErrorCode.TOKEN_CHECK_FAILED)
+            reply = w.AuthTokenCheckFailed(request_id, trace, AuthTokenErrorCode.TOKEN_CHECK_FAILED)
         case errors.Unsupported():
-            return w.OperationUnsupported(request_id, operation, trace)
+            reply = w.OperationUnsupported(request_id, operation, trace)
         case errors.TableNotEmpty():
-            return w.TableSegmentNotEmpty(request_id, segment, trace)
+            reply = w.TableSegmentNotEmpty(request_id, segment, trace)
         case errors.KeyMissing():
-            return w.TableKeyDoesNotExist(request_id, segment, trace)
+            reply = w.TableKeyDoesNotExist(request_id, segment, trace)
         case errors.KeyBadVersion():
-            return w.TableKeyBadVersion(request_id, segment, trace)
+            reply = w.TableKeyBadVersion(request_id, segment, trace)
         case errors.IllegalArgument():
-            return w.ErrorMessage(request_id, segment, error.message, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)
-    return None
+            reply = w.ErrorMessage(request_id, segment, error.message, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)
+    if reply is not None:
+        session.reply(reply)
+    if reply is None or (writer_id is not None and isinstance(error, (BadAttribute, TokenExpired))):
+        session.end(f"{operation} on {segment!r} failed: {error}", SessionEnding.FLUSHED)

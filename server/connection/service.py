@@ -15,21 +15,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from segstore.server.auth import AccessLevel, DelegationToken, TokenError, TokenExpired, TokenVerifier
+from segstore.server.auth import AccessLevel, DelegationToken, TokenError, TokenVerifier
 from segstore.server.clock import Clock, TimerHandle
 from segstore.server.config import StoreSettings
-from segstore.server.connection.requests import HANDLERS, handles, refusal
+from segstore.server.connection.requests import HANDLERS, refuse
 from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WriterCounts
 from segstore.server.store import (
-    BadAttribute,
     NoSuchSegment,
     ReadResult,
     SegmentSealed,
     SegmentStore,
     SegmentTruncated,
     StoreError,
-    Unanswered,
     WakeReason,
     read_length,
 )
@@ -49,12 +47,11 @@ from segstore.wire.blocks import acknowledger
 from segstore.wire.codec import Joined, encoder, frame_decoder, parts_encoder
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from segstore.server.connection.session import Session
 
 log = logging.getLogger(__name__)
 
+_READ: Final = "readSegment"
 _UNREAD_TIMES: Final = 16
 """A list is not decoded if it is longer than this multiple of the items that a request may name."""
 
@@ -181,41 +178,6 @@ class StoreService:
         self.counters.requests += 1
         session.end(f"{command.type_name} is not served on this port")
 
-    def refuse(
-        self,
-        session: Session,
-        error: Exception,
-        *,
-        request_id: int,
-        segment: str,
-        operation: str,
-        offset: int = -1,
-        writer_id: UUID | None = None,
-    ) -> None:
-        """Replies to a request that failed. Ends its session if no reply tells of the error, or if it is a writer that
-        cannot go on.
-
-        offset, writer_id: as for `refusal`.
-        """
-        if isinstance(error, Unanswered):
-            return
-        reply = refusal(
-            error,
-            request_id=request_id,
-            segment=segment,
-            operation=operation,
-            offset=offset,
-            writer_id=writer_id,
-            with_trace=session.admin or self.settings.stack_traces,  # on the admin port always, as in the reference
-        )
-        if reply is not None:
-            session.reply(reply)
-        if reply is None or (writer_id is not None and isinstance(error, (BadAttribute, TokenExpired))):
-            session.end(f"{operation} on {segment!r} failed: {error}", SessionEnding.FLUSHED)
-
-    def _refuse_read(self, session: Session, error: Exception, request_id: int, segment: str, offset: int) -> None:
-        self.refuse(session, error, request_id=request_id, segment=segment, operation="readSegment", offset=offset)
-
     # --- reads ------------------------------------------------------------------------------------------------------
 
     def read(self, session: Session, command: ReadSegment) -> None:
@@ -227,7 +189,7 @@ class StoreService:
         except TokenError as error:
             # The reference puts the offset where the request id belongs (seed 36.30).
             refused_id = request_id if self.settings.strict_request_ids else offset
-            self._refuse_read(session, error, refused_id, segment, -1)
+            refuse(session, error, refused_id, segment, _READ)
             return
         length = read_length(command.suggested_length)
         try:
@@ -241,7 +203,7 @@ class StoreService:
             session.reply(SegmentIsTruncated(request_id, segment, error.start_offset, "", offset))
             return
         except StoreError as error:
-            self._refuse_read(session, error, request_id, segment, offset)
+            refuse(session, error, request_id, segment, _READ, offset)
             return
         self._answer(session, segment, request_id, result)
 
@@ -322,11 +284,9 @@ class StoreService:
                 self._wait(read)
                 return
         except StoreError as error:
-            self._refuse_read(session, error, request_id, segment, offset)
+            refuse(session, error, request_id, segment, _READ, offset)
             return
         self._answer(session, segment, request_id, result)
 
 
-@handles(ReadSegment)
-def _read_segment(session: Session, command: ReadSegment) -> None:
-    session.service.read(session, command)
+HANDLERS[ReadSegment] = lambda session, command: session.service.read(session, command)

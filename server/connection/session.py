@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from segstore.server.auth import AccessLevel, TokenError
-from segstore.server.connection.requests import handles
+from segstore.server.connection.requests import handles, refuse
 from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WRITER_BYTES, Item, Writer
 from segstore.server.store import BadOffset, StoreError, name_bytes
@@ -204,22 +204,20 @@ class Session:
                     self._acknowledge(acks)
                     self._without_writer(known, rows)
                     continue
-                stored, problem, previous = rows, None, writer.last_stored
+                previous = writer.last_stored
                 try:
                     container = containers.get(writer.container_id)
                     if container is None:
                         container = service.store.container_for(writer.segment)
                     offset = container.append(writer.segment, writer.id_bytes, rows, previous, now_ms, expected_offset)
                 except StoreError as error:
-                    problem, offset, stored = error, error.run_offset, rows[: error.stored_appends]
-                if stored:
-                    if writer.count is not None:
-                        writer.count.stored(stored)
-                    writer.last_stored = acknowledge(stored, writer.id_bytes, previous, offset, acks)
-                    count += len(stored)
-                if problem is not None:
                     self._acknowledge(acks)
-                    self._append_failed(writer, rows[len(stored) :], problem)
+                    self._append_failed(writer, rows, error)
+                    continue
+                if writer.count is not None:
+                    writer.count.stored(rows)
+                writer.last_stored = acknowledge(rows, writer.id_bytes, previous, offset, acks)
+                count += len(rows)
         finally:
             service.counters.appends += count
             self._acknowledge(acks)
@@ -336,7 +334,7 @@ class Session:
         except (StoreError, TokenError) as error:
             # A refusal may be about the segment's index, and names it then.
             named = error.segment if isinstance(error, StoreError) and error.segment else segment
-            self._refuse_writer(error, command.request_id, named, writer_id, "setting up append")
+            refuse(self, error, command.request_id, named, "setting up append", writer_id=writer_id)
             return
         key = (segment, writer_id.bytes)
         limit = service.settings.limits.connection_writer_bytes
@@ -387,7 +385,7 @@ class Session:
             if (writer := self._writers.get(key)) is not None:
                 self.end(f"writer {writer_id} of {segment!r} sends event {number} after {writer.last_stored}")
             elif (error := self._refused.get(key)) is not None:
-                self._refuse_writer(error, request_id, segment, writer_id, "appending data", number)
+                refuse(self, error, request_id, segment, "appending data", number, writer_id)
             else:
                 self.end(f"writer {writer_id} appends to {segment!r} without having been set up")
 
@@ -400,13 +398,6 @@ class Session:
         self._drop_writer(key)
         self._refused[key] = error
         self._without_writer(writer, rows)
-
-    def _refuse_writer(
-        self, error: Exception, request_id: int, segment: str, writer_id: UUID, operation: str, number: int = -1
-    ) -> None:
-        self.service.refuse(
-            self, error, request_id=request_id, segment=segment, operation=operation, offset=number, writer_id=writer_id
-        )
 
     @handles(CreateTransientSegment)
     def _create_transient(self, command: CreateTransientSegment) -> None:
@@ -429,7 +420,7 @@ class Session:
                 parent, writer_id, random_part, now_ms=service.now_ms()
             )
         except (StoreError, TokenError) as error:
-            self._refuse_writer(error, command.request_id, name, writer_id, "createTransientSegment")
+            refuse(self, error, command.request_id, name, "createTransientSegment", writer_id=writer_id)
             return
         self._transients.add(name)
         self.reply(SegmentCreated(command.request_id, name))

@@ -107,13 +107,6 @@ class BlockCache:
             _, gone = self._blocks.popitem(last=False)
             self.held_bytes -= len(gone)
 
-    def forget(self, number: int, length: int) -> None:
-        """Drops the blocks of a removed file."""
-        for index in range(_blocks(length)):
-            gone = self._blocks.pop((number, index), None)
-            if gone is not None:
-                self.held_bytes -= len(gone)
-
 
 class ChunkFile:
     """One file, for reading; `info` is the snapshot's record of it."""

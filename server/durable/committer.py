@@ -24,7 +24,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import chain
 from math import inf
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
@@ -137,18 +136,23 @@ def records(payload: bytes) -> list[tuple[int, memoryview]]:
     return entries
 
 
-def failure_of(directory: DataDirectory, where: str | Path, error: Exception) -> str:
-    """Returns why nothing is acknowledged any more after an error, in one sentence. where: the path that it names."""
+def failure_of(directory: DataDirectory, error: Exception) -> tuple[str, int]:
+    """Returns why nothing is acknowledged any more after an error, in one sentence, and its level in the log."""
+    if isinstance(error, Fenced):
+        return str(error), logging.WARNING
+    if directory.is_over:
+        return f"{directory.path} is another store's now: {error}", logging.WARNING
     try:
         directory.check_place()
     except DirectoryGone as gone:
-        return f"{gone}: nothing is acknowledged any more"
+        return f"{gone}: nothing is acknowledged any more", logging.CRITICAL
     except OSError:  # the disk has failed
         pass
-    return (
-        f"{where} cannot be written to ({error}): nothing is acknowledged any more; "
+    why = (
+        f"{directory.path} cannot be written to ({error}): nothing is acknowledged any more; "
         "what was acknowledged is there when the store is started again"
     )
+    return why, logging.CRITICAL
 
 
 class Committer(Gate):
@@ -176,10 +180,9 @@ class Committer(Gate):
         on_failure: Callable[[str], None],
         on_look: Callable[[], None],
         on_switch: Callable[[int], None],
-        where: str,
     ) -> None:
         """directory: records the last durable batch, at first `last`. on_switch: called with a journal's last batch
-        once the next journal replaces it. where: the path that failure messages name.
+        once the next journal replaces it.
         """
         super().__init__(last)
         self.batch_bytes = 0
@@ -187,7 +190,6 @@ class Committer(Gate):
         self.look_at_bytes: float = inf
         self.watcher: Committers | None = None
         self._directory = directory
-        self._where = where
         self._on_failure = on_failure
         self._on_look = on_look
         self._on_switch = on_switch
@@ -336,14 +338,11 @@ class Committer(Gate):
                 self._directory.check_place()
                 if batches:
                     self._report(batches[-1].number, size)
-            except Fenced as error:
-                failed = True
-                self._tell(self.fail, str(error), logging.WARNING)
             except Exception as error:  # waiters must be notified of any error
                 failed = True
                 if not isinstance(error, (OSError, MemoryError)):
-                    log.exception("unexpected error in a commit to %s", self._where)
-                self._tell(self.fail, failure_of(self._directory, self._where, error))
+                    log.exception("unexpected error in a commit to %s", self._directory.path)
+                self._tell(self.fail, *failure_of(self._directory, error))
 
     def _write(self, batches: list[_Batch]) -> None:
         last = batches[-1].number

@@ -41,7 +41,6 @@ from segstore.server.durable import snapshot
 from segstore.server.durable.chunk_files import BlockCache, ChunkFile
 from segstore.server.durable.committer import Committer, failure_of
 from segstore.server.durable.data_directory import DataDirectory, DirectoryUnusable, SnapshotFile
-from segstore.server.durable.fence import Fenced
 from segstore.server.durable.files import Files, file_name
 from segstore.server.durable.journal import JournalFailed, JournalMaker, Journals, JournalWriter
 from segstore.server.durable.recovery import CONTROLLER, Recovery
@@ -108,7 +107,6 @@ class Durability:
         if memory_bytes < MIN_MEMORY_BYTES:
             raise ValueError(f"memory_bytes must be at least {MIN_MEMORY_BYTES}, not {memory_bytes}")
         self.path = path
-        self._container_count = containers
         self._take_directory = take_directory or partial(
             DataDirectory.open, path, containers=containers, held=tuple(sorted(held)), files=files
         )
@@ -135,7 +133,6 @@ class Durability:
         self._due_bytes = self._snapshot_bytes
         self._tidy_at_s = inf
         self._tidy_after_s = _TIDY_AFTER_S
-        self._asked: list[asyncio.Future[None]] = []
         self._closing = False
         self._movable = True
 
@@ -181,7 +178,7 @@ class Durability:
     def recover(self, containers: Mapping[int, Container]) -> None:
         """Restores the directory's state into empty containers. Raises `DataError`."""
         assert self._recovery is not None, "open comes first"
-        self._recovery.fill(containers, self._container_count)
+        self._recovery.fill(containers)
         self._containers, self._chunks = containers, self._recovery.chunks
         self.controller_image = self._recovery.controller_image
         self.controller_operations = self._recovery.controller_operations
@@ -213,7 +210,6 @@ class Durability:
             on_failure=self._failed,
             on_look=self._look.set,
             on_switch=switched,
-            where=str(directory.path),
         )
         committer.batch_bytes = recovery.replayed_bytes
         self._saved(0)
@@ -223,9 +219,6 @@ class Durability:
 
     def _failed(self, why: str) -> None:
         self._look.set()
-        for future in self._asked:
-            if not future.done():
-                future.set_exception(JournalFailed(why))
         if self._on_failure is not None:
             self._on_failure(why)
 
@@ -268,7 +261,7 @@ class Durability:
                     error.errno not in (errno.EMFILE, errno.ENFILE)
                     or monotonic() - (short_since or inf) > _DESCRIPTORS_PATIENCE_S
                 ):
-                    self._cannot_write(error)
+                    committer.fail(*failure_of(self.directory, error))
                 else:
                     if short_since is None:
                         short_since = monotonic()
@@ -279,7 +272,7 @@ class Durability:
                 return
             except Exception as error:  # a silent failure would let the journals grow without bound
                 log.exception("unexpected error in a snapshot of %s", self.directory.path)
-                self._cannot_write(error)
+                committer.fail(*failure_of(self.directory, error))
             wait_s = retry_s
             if wait_s is None and self._tidy_at_s != inf:
                 wait_s = max(0.0, self._tidy_at_s - monotonic())
@@ -289,30 +282,13 @@ class Durability:
             except TimeoutError:
                 continue
 
-    def _cannot_write(self, error: Exception) -> None:
-        if isinstance(error, Fenced) or self.directory.is_over:
-            self.committer.fail(f"{self.directory.path} is another store's now: {error}", logging.WARNING)
-            return
-        self.committer.fail(failure_of(self.directory, self.directory.path, error))
-
     # --- snapshots --------------------------------------------------------------------------------------------------
-
-    async def checkpoint(self) -> None:
-        """Takes a snapshot now, and waits for it. Call after `start`. Raises `JournalFailed`."""
-        if self.committer.failure:
-            raise JournalFailed(self.committer.failure)
-        asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._asked.append(asked)
-        self._tidy_at_s = 0
-        self._look.set()
-        await asked
 
     async def _take_snapshot(self, *, ending: bool = False) -> None:
         """Takes a snapshot, and removes files that are no longer needed. ending: no journal is written to any more."""
         began, committer, directory, journals = perf_counter(), self.committer, self.directory, self._journals
         assert journals is not None
         self._tidy_at_s = inf
-        asked = tuple(self._asked)
         containers = tuple(self._containers.values())
         up_to_bytes = committer.batch_bytes
         captured, controller = await self._capture(containers)
@@ -341,7 +317,6 @@ class Durability:
         snapshot.install(captured, saved)
         unreferenced = self._forget_unreferenced(containers, saved)
         self._saved(up_to_bytes)
-        self.snapshots += 1
         names = [journal.name for journal in manifest.journals if journal.number in gone]
         names += [file_name("chunk", number) for number in unreferenced]
         if manifest.snapshot is not None:
@@ -349,10 +324,7 @@ class Durability:
         await self._in_thread(journals.remove, names)
         spent = perf_counter() - began
         self._tidy_after_s = max(_TIDY_AFTER_S, 20 * spent)
-        self._asked = [future for future in self._asked if future not in asked]
-        for future in asked:
-            if not future.done():
-                future.set_result(None)
+        self.snapshots += 1
         log.debug("snapshot %d of %s in %.2f s", file.number, directory.path, spent)
 
     async def _capture(
@@ -370,10 +342,7 @@ class Durability:
 
     def _forget_unreferenced(self, containers: Iterable[Container], saved: snapshot.Saved) -> set[int]:
         """Drops the chunk files that no segment uses any more; returns their numbers."""
-        live = snapshot.live_files(containers)
-        dead = {number for number in self._chunks if number not in saved.files and number not in live}
-        for number in dead:
-            self.cache.forget(number, self._chunks[number].info.length)
+        dead = self._chunks.keys() - saved.files.keys() - snapshot.usage_of(containers).keys()
         self._chunks = {number: file for number, file in {**self._chunks, **saved.files}.items() if number not in dead}
         return dead
 

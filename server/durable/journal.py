@@ -19,7 +19,7 @@ touches a page with earlier groups. So an invalid group ends the journal if it w
 decides by the number in the directory's `committed` file. 3. Corruption of bytes at rest: an invalid group before a
 valid group was on disk once, so it is corrupt, acknowledged or not.
 
-Refused with `JournalDamaged`: a corrupt journal. Sizes are checked before anything is allocated.
+Refused with `DataDamaged`: a corrupt journal. Sizes are checked before anything is allocated.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ import msgspec
 
 from segstore.server.durable.data_directory import DataDirectory, JournalFile
 from segstore.server.durable.files import Files, file_name, open_regular
+from segstore.server.store import DataDamaged
 
 if TYPE_CHECKING:
     from segstore.server.durable.recovery import Recovery
@@ -55,15 +56,6 @@ _ZEROS: Final = bytes(1024 * 1024)
 
 class JournalFailed(Exception):
     """A group could not be written: nothing is acknowledged until the store is restarted."""
-
-
-class JournalDamaged(Exception):
-    """A journal is corrupt; the text names the file and the defect."""
-
-    def __init__(self, path: Path, what: str) -> None:
-        super().__init__(f"{path} is damaged: {what}")
-        self.path = path
-        self.what = what
 
 
 class Group(NamedTuple):
@@ -160,16 +152,16 @@ class JournalReader:
         self._base_crc = base_crc
 
     def __iter__(self) -> Iterator[Group]:
-        """Raises `JournalDamaged`, `OSError`."""
+        """Raises `DataDamaged`, `OSError`."""
         with BufferedReader(open_regular(self.path)) as file:
             size = os.fstat(file.fileno()).st_size
             header = file.read(_HEADER.size)
             crc = file.read(_CRC_BYTES)
             if len(crc) < _CRC_BYTES or not crc32(header) == int.from_bytes(crc) == self._base_crc:
-                raise JournalDamaged(self.path, "its header does not have the checksum that the manifest keeps of it")
+                raise DataDamaged(str(self.path), "its header does not have the checksum that the manifest keeps of it")
             magic, salt = _HEADER.unpack(header)
             if magic != _MAGIC:
-                raise JournalDamaged(self.path, f"its header begins with {magic!r}")
+                raise DataDamaged(str(self.path), f"its header begins with {magic!r}")
             self._see_zeros(file.read(PAGE_BYTES - file.tell()), file.tell())
             while (group := _read_group(file, salt, size - self.end)) is not None:
                 self.end = _pages(file.tell())
@@ -189,8 +181,9 @@ class JournalReader:
                     self.is_cut_short = False
                 for at in range(begin, file.tell(), PAGE_BYTES):
                     if at > self.end and data.startswith(salt, at - begin):
-                        raise JournalDamaged(
-                            self.path, f"the group at byte {self.end} is not valid, and another one is at byte {at}"
+                        raise DataDamaged(
+                            str(self.path),
+                            f"the group at byte {self.end} is not valid, and another one is at byte {at}",
                         )
 
     def _see_zeros(self, data: bytes, end: int) -> None:

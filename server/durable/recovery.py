@@ -29,9 +29,8 @@ from segstore.server.durable.data_directory import (
     JournalFile,
 )
 from segstore.server.durable.files import read_regular
-from segstore.server.durable.journal import Group, JournalDamaged, JournalReader
-from segstore.server.store import Appended, Container, DataDamaged, SegmentDeleted, SegmentMerged, decode
-from segstore.wire.names import container_of, is_index
+from segstore.server.durable.journal import Group, JournalReader
+from segstore.server.store import Appended, Container, DataDamaged, SegmentMerged, decode
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +51,9 @@ def _refusing(directory: DataDirectory, file: Path) -> Iterator[None]:
         raise DirectoryDamaged(directory.path, error.filename, "it is missing") from error
     except OSError as error:
         raise DirectoryUnusable(directory.path, error) from error
-    except JournalDamaged as error:
+    except DataDamaged as error:
         raise DirectoryDamaged(directory.path, error.path, error.what) from error
-    except (DataDamaged, ValueError) as error:
+    except ValueError as error:
         raise DirectoryDamaged(directory.path, file, str(error)) from error
     except KeyError as error:
         raise DirectoryDamaged(directory.path, file, f"it refers to {error}, which does not exist") from error
@@ -74,17 +73,17 @@ def read_snapshot(directory: DataDirectory, cache: BlockCache) -> snapshot.Snaps
 def groups_of(reader: JournalReader, entry: JournalFile, before: int) -> Iterator[Group]:
     """Yields the valid groups of a journal, which must follow batch `before`.
 
-    Raises `JournalDamaged`, `OSError`.
+    Raises `DataDamaged`, `OSError`.
     """
     for group in reader:
         if group.first != before + 1:
-            raise JournalDamaged(reader.path, f"batch {before} is followed by batch {group.first}")
+            raise DataDamaged(str(reader.path), f"batch {before} is followed by batch {group.first}")
         before = group.last
         yield group
         if entry.last is not None and before >= entry.last:
             return
     if entry.last is not None and before < entry.last:
-        raise JournalDamaged(reader.path, f"it ends at byte {reader.end} with batch {before}, and not {entry.last}")
+        raise DataDamaged(str(reader.path), f"it ends at byte {reader.end} with batch {before}, and not {entry.last}")
 
 
 def missing(directory: DataDirectory, end: JournalReader | None, last: int) -> tuple[Path, str] | None:
@@ -138,8 +137,8 @@ class Recovery:
         file = self._directory.manifest.snapshot
         return self._directory.path / ("MANIFEST" if file is None else file.name)
 
-    def fill(self, containers: Mapping[int, Container], count: int) -> None:
-        """Gives empty containers, of `count` in the cluster, their state. Raises `DataError`."""
+    def fill(self, containers: Mapping[int, Container]) -> None:
+        """Gives empty containers their state. Raises `DataError`."""
         began, directory = perf_counter(), self._directory
         starts = dict.fromkeys(containers, self.last)
         with _refusing(directory, self._snapshot_file):
@@ -163,7 +162,6 @@ class Recovery:
         for container_id, container in containers.items():
             container.recovered()
             container.adopt_names(unindexed=appended[container_id])
-        _drop_orphans(containers, count)
         gone = directory.remove_leftovers(set(self.chunks))
         log.info(
             "%s opened in %.2f s, %d segments%s",
@@ -197,22 +195,6 @@ class Recovery:
                 containers[log_id].apply(operation)
                 if type(operation) is Appended or type(operation) is SegmentMerged:
                     appended[log_id][operation.segment] = None
-
-
-def _drop_orphans(containers: Mapping[int, Container], count: int) -> None:
-    """Drops indexes whose segments no longer exist: a crash between the two deletions leaves them. Nothing is written:
-    they are dropped at each start until the next snapshot.
-    """
-    for container in containers.values():
-        for index, segment in list(container.segments.items()):
-            if not is_index(index) or segment.index_entry_size is None:
-                continue
-            name = index.removesuffix("#index")
-            if (
-                not any(name in each.segments for each in containers.values())
-                and container_of(name, count) in containers
-            ):
-                container.apply(SegmentDeleted(index, retired=False))
 
 
 # --- verification -----------------------------------------------------------------------------------------------------
@@ -283,8 +265,8 @@ def _verify_journals(directory: DataDirectory, faults: list[str], notes: list[st
         try:
             for group in groups_of(reader, entry, before):
                 batch = group.last
-        except JournalDamaged as error:
-            fault = str(error)
+        except DataDamaged as error:
+            fault = str(error).partition("; ")[0]
         except OSError as error:
             fault = f"{error.filename or reader.path} cannot be read: {error.strerror or error}"
         if fault or end is None or batch > before or reader.stray is not None:

@@ -29,7 +29,6 @@ from segstore.server.durable.chunk_files import BlockCache, ChunkFile, ChunkFile
 from segstore.server.durable.files import Files
 from segstore.server.store import Buffer, ChunkExtent, Container, FileChunk, Kind, Segment, pack_name, unpack_name
 from segstore.server.store.tables import TableSegment
-from segstore.wire.names import is_user_stream_segment
 
 _MAGIC: Final = b"SEGSNAP1"
 _INLINE_BYTES: Final = 4096
@@ -138,15 +137,10 @@ class Snapshot(NamedTuple):
 
 def sparse(containers: Iterable[Container]) -> set[int]:
     """Returns the numbers of chunk files less than half in use."""
-    return {number for number, (length, used) in _usage(containers).items() if 2 * used < length}
+    return {number for number, (length, used) in usage_of(containers).items() if 2 * used < length}
 
 
-def live_files(containers: Iterable[Container]) -> set[int]:
-    """Returns the numbers of chunk files that segments refer to."""
-    return set(_usage(containers))
-
-
-def _usage(containers: Iterable[Container]) -> dict[int, tuple[int, int]]:
+def usage_of(containers: Iterable[Container]) -> dict[int, tuple[int, int]]:
     """Returns the lengths of the chunk files in use, and how many of these bytes are in segments."""
     usage: dict[int, tuple[int, int]] = {}
     for container in containers:
@@ -373,8 +367,7 @@ def restore(container: Container, image: Image, files: Mapping[int, ChunkFile]) 
 
 def _segment(image: _Segment, container: Container, files: Mapping[int, ChunkFile]) -> Segment:
     name = unpack_name(image.name)
-    segment = Segment(name, image.kind, container.pool, image.modified_ms, indexed=is_user_stream_segment(name))
-    segment.kind = None  # the kind is restored as an attribute, which can have been overwritten
+    segment = Segment(name, image.kind, container.pool, image.modified_ms)
     for attribute_id, value in image.values:
         segment.set_attribute(attribute_id, value)
     segment.mapped = image.mapped

@@ -143,10 +143,9 @@ class SegmentStoreServer:
         """Deletes transient segments that have been idle for too long (seed 43.6). Returns their number."""
         idle_ms, deleted = int(self.settings.transient_idle_s * 1000), 0
         for container in self.store.containers.values():
-            for name in container.transients():
-                if container.has_expired(name, now_ms, idle_ms):
-                    self.service.drop_transient(name)
-                    deleted += 1
+            for name in container.expired_transients(now_ms, idle_ms):
+                self.service.drop_transient(name)
+                deleted += 1
         return deleted
 
     async def stop(self, *, drain_s: float = _DRAIN_S) -> None:

@@ -42,6 +42,12 @@ INDEX_ENTRY_SIZE: Final = core_id(16)
 """On an index segment: the size of its entries. Without it the store writes no entries to that segment."""
 
 
+COMMON_KEYS: Final = {
+    core_id(number).bytes: core_id(number).bytes for number in (0, 1, 2, 3, 4, 9, 16)
+}  # one object for all segments
+"""The bytes of the ids above that nearly every segment has. They are neither limited nor charged."""
+
+
 def is_core(attribute_id: UUID) -> bool:
     return attribute_id.int >> 64 == _CORE_PREFIX
 

@@ -17,12 +17,13 @@ transient segments that were not used for a while are listed for deletion by clo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, islice
+from itertools import islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from segstore.server.store import operations as op
 from segstore.server.store.attributes import (
+    COMMON_KEYS,
     CREATION_EPOCH,
     CREATION_TIME,
     EVENT_COUNT,
@@ -48,19 +49,17 @@ from segstore.server.store.errors import (
     SegmentExists,
     SegmentSealed,
     SegmentTruncated,
-    StoreError,
-    StoreFull,
     Unmapped,
 )
 from segstore.server.store.index import ENTRY_BYTES, INDEX_DELAY_MS, pack_entry
 from segstore.server.store.memory import ATTRIBUTE_BYTES, SEGMENT_BYTES, TABLE_KEY_BYTES, name_bytes
 from segstore.server.store.operations import OperationJournal
-from segstore.server.store.segment import AppendCheck, Kind, Segment, has_field
+from segstore.server.store.segment import Kind, Segment
 from segstore.server.store.state import ContainerState
 from segstore.server.store.tables import (
+    MAX_FIXED_KEY_BYTES,
     TableSegment,
     TableWrite,
-    check_key_length,
     check_key_versions,
     table_attributes,
 )
@@ -93,12 +92,6 @@ class ReadResult(NamedTuple):
     data: list[memoryview]
     at_tail: bool
     end_of_segment: bool
-
-
-def _written(rows: Iterable[Row], size: int) -> list[Row]:
-    """Returns the first appends, which have `size` bytes together: all before the append that did not fit."""
-    ends = accumulate(len(row[2]) for row in rows)
-    return [row for row, end in zip(rows, ends, strict=True) if end <= size]
 
 
 class Container(ContainerState):
@@ -165,7 +158,8 @@ class Container(ContainerState):
 
         Raises `SegmentExists`; `Unmapped` for a key length above 256.
         """
-        check_key_length(key_length)
+        if key_length > MAX_FIXED_KEY_BYTES:  # the reference checks it before it looks up the name
+            raise Unmapped(f"key length {key_length} is above {MAX_FIXED_KEY_BYTES}")
         key_length = max(key_length, 0)
         values = tuple(table_attributes(key_length, rollover_size).items())
         self._create(name, Kind.FIXED_KEY_TABLE if key_length else Kind.TABLE, values, now_ms)
@@ -178,15 +172,13 @@ class Container(ContainerState):
         segment = self.segment(name)
         self._commit(op.SegmentDeleted(name, segment.mapped or segment.length > 0))
 
-    def transients(self) -> tuple[str, ...]:
-        return tuple(self._transients)
-
-    def has_expired(self, name: str, now_ms: int, idle_ms: int) -> bool:
-        """Whether a transient segment was unused for `idle_ms` or predates a recovery; False if it is gone."""
-        if name not in self._transients:
-            return False
-        used_ms = self._transients[name]
-        return used_ms is None or now_ms - max(used_ms, self.segments[name].last_modified_ms) >= idle_ms
+    def expired_transients(self, now_ms: int, idle_ms: int) -> list[str]:
+        """Returns the transient segments that were unused for `idle_ms` or predate a recovery."""
+        return [
+            name
+            for name, used_ms in self._transients.items()
+            if used_ms is None or now_ms - max(used_ms, self.segments[name].last_modified_ms) >= idle_ms
+        ]
 
     # Looking
 
@@ -291,8 +283,6 @@ class Container(ContainerState):
         segment.mapped = True
         if name in self._transients:
             self._transients[name] = now_ms
-        if has_field(writer_id):
-            segment.gate |= AppendCheck.CORE_WRITER.value
         self._check_attribute_ids(segment, writer_id)
         value = segment.attribute(writer_id)
         if value is None and not segment.sealed and not is_core(writer_id):
@@ -311,28 +301,17 @@ class Container(ContainerState):
     ) -> int:
         """Writes appends of one writer at the end and returns the length before. The buffers are copied.
 
-        Conditions that cannot change between the appends are checked once. `writer`: the bytes of its id.
-        `last_event_number`: the writer's last event as its connection knows it. `expected_offset`: condition for a
-        single append; below 0: unconditional.
+        `writer`: the bytes of its id. `last_event_number`: the writer's last event as its connection knows it.
+        `expected_offset`: condition for a single append; below 0: unconditional.
 
-        Raises, in this order: `NoSuchSegment`, `SegmentSealed`, `AttributeLimit`, `BadAttribute` (another
-        connection wrote as this writer), `BadOffset`; then nothing is written. On `StoreFull`, only the appends
-        that fit are written (`stored_appends`).
+        Raises, in this order, `NoSuchSegment`, `SegmentSealed`, `AttributeLimit`, `BadAttribute` (another connection
+        wrote as this writer), `BadOffset`, `StoreFull`; then nothing is written.
         """
         segment = self.segments.get(name)
         if segment is None:
             raise NoSuchSegment(name)
         start = segment.length
         if segment.gate:
-            if len(rows) > 1:  # an append may decide about the next one: table entries, core attributes
-                for done, row in enumerate(rows):
-                    try:
-                        self.append(name, writer, [row], last_event_number, now_ms)
-                    except StoreError as error:
-                        error.stored_appends, error.run_offset = done, start
-                        raise
-                    last_event_number = row[0]
-                return start
             self._check_gate(segment, UUID(bytes=writer))
         if segment.attributes.get(writer) != last_event_number:
             self._check_writer(segment, UUID(bytes=writer), last_event_number)
@@ -340,19 +319,12 @@ class Container(ContainerState):
             raise BadOffset(name, expected=expected_offset, actual=start)
         if now_ms >= segment.index_due_ms:
             self._write_index_entry(segment, now_ms + INDEX_DELAY_MS)
-        try:
-            segment.append(writer, rows, now_ms)
-        except (StoreFull, MemoryError) as error:
-            rows = _written(rows, segment.length - start)
-            if isinstance(error, StoreFull):
-                error.stored_appends, error.run_offset = len(rows), start
-            raise
-        finally:
-            if segment.gate and rows:
-                self._pass_gate(segment, start, writer)
-            if self._journal is not None and rows:  # a batch is durable as a whole: one record is enough
-                begin = op.begin_of_appended(name)
-                self._journal.add_record(op.record_of_rows(self.container_id, begin, rows, now_ms, writer))
+        segment.append(writer, rows, now_ms)
+        if segment.gate:
+            self._pass_gate(segment, start)
+        if self._journal is not None:  # a batch is durable as a whole: one record is enough
+            begin = op.begin_of_appended(name)
+            self._journal.add_record(op.record_of_rows(self.container_id, begin, rows, now_ms, writer))
         return start
 
     def merge(
@@ -497,9 +469,10 @@ class Container(ContainerState):
             self._commit(op.TableKeysForgotten(name, write.forgotten, now_ms))
         compaction = self.table(name).plan_compaction()
         if compaction is not None:
-            if compaction.data:
-                self._commit(op.Appended(name, compaction.data, 0, now_ms))
-            self._commit(op.Truncated(name, compaction.offset))
+            data, offset = compaction
+            if data:
+                self._commit(op.Appended(name, data, 0, now_ms))
+            self._commit(op.Truncated(name, offset))
 
     def _decide(self, segment: Segment, updates: tuple[AttributeUpdate, ...]) -> tuple[tuple[UUID, int], ...]:
         """The values after the updates. A value that was never looked up is recorded as absent, and checked again."""
@@ -523,17 +496,17 @@ class Container(ContainerState):
         """
         self._check_transient(segment, *attribute_ids)
         held = segment.attributes
-        extended = {attribute_id.bytes for attribute_id in attribute_ids if not has_field(attribute_id)}
-        fresh = len(extended.difference(held))
+        fresh = len({attribute_id.bytes for attribute_id in attribute_ids}.difference(held, COMMON_KEYS))
         if fresh:
-            if len(held) + fresh > self._max_attributes:
+            limited = len(held) - sum(key in held for key in COMMON_KEYS)
+            if limited + fresh > self._max_attributes:
                 raise AttributeLimit(segment.name, limit=self._max_attributes)
             self.pool.memory.check(fresh * ATTRIBUTE_BYTES)
 
     def _check_transient(self, segment: Segment, *attribute_ids: UUID) -> None:
         if not segment.is_transient:
             return
-        if segment.attribute_count() > MAX_TRANSIENT_ATTRIBUTES:
+        if len(segment.attributes) > MAX_TRANSIENT_ATTRIBUTES:
             raise AttributeLimit(segment.name, limit=MAX_TRANSIENT_ATTRIBUTES)
         if self._strict_transient_attributes:
             owner = SegmentName.parse(segment.name).transient_writer_id
@@ -572,16 +545,10 @@ class Container(ContainerState):
         if not due_ms:
             self._unindexed[segment.name] = segment
             return
-        home, index = self, segment.index
-        if index is None or self.segments.get(index.name) is not index:
-            name = index_name(segment.name)
-            owner = self if name in self.segments or self._peer_of is None else self._peer_of(name)
-            index = None if owner is None else owner.segments.get(name)
-            segment.index = index if owner is self else None
-            if owner is None or index is None:
-                return
-            home = owner
-        if index.sealed or index.index_entry_size != ENTRY_BYTES:
+        name = index_name(segment.name)
+        home = self if name in self.segments or self._peer_of is None else self._peer_of(name)
+        index = None if home is None else home.segments.get(name)
+        if home is None or index is None or index.sealed or index.attribute(INDEX_ENTRY_SIZE) != ENTRY_BYTES:
             return
         known, events = index.event_count, segment.event_count or 0
         if known is None or events > known:

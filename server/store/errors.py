@@ -16,15 +16,12 @@ class StoreError(Exception):
     Attributes:
         segment: the segment that the error is about, or "".
         message: one sentence with the facts.
-        stored_appends: number of appends of a run that were stored before the failing one.
-        run_offset: length of the segment before the run; only set if `stored_appends` is above 0.
     """
 
     def __init__(self, message: str, *, segment: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.segment = segment
-        self.stored_appends = self.run_offset = 0
 
 
 class _OfSegment(StoreError):
@@ -152,4 +149,5 @@ class DataDamaged(Unmapped):
         where = f" at byte {offset}" if offset >= 0 else ""
         super().__init__(f"{path} is damaged{where}: {what}; `segstore verify` says what else is")
         self.path = path
+        self.what = what
         self.offset = offset

@@ -17,12 +17,12 @@ from segstore.server.store import operations as op
 from segstore.server.store.attributes import ATTRIBUTE_ID_LENGTH, EVENT_COUNT
 from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.index import INDEX_DELAY_MS
-from segstore.server.store.memory import ATTRIBUTE_BYTES, name_bytes
+from segstore.server.store.memory import name_bytes
 from segstore.server.store.operations import Operation, OperationJournal
-from segstore.server.store.segment import AppendCheck, Segment, has_field
+from segstore.server.store.segment import Segment
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, WakeReason
-from segstore.wire.names import is_index, is_reader_group_table, is_user_stream_segment
+from segstore.wire.names import is_index, is_reader_group_table
 
 MAX_RETIRED_NAMES: Final = 25_000
 """Maximum number of retired names that a container remembers. The reference holds at most this many segments in memory,
@@ -159,12 +159,13 @@ class ContainerState:
 
     def _apply_index_entry(self, index: Segment, entry: bytes, event_count: int, now_ms: int) -> None:
         index.write(entry, decided=True)
-        index.last_modified_ms, index.event_count, index.mapped = now_ms, event_count, True
+        index.set_attribute(EVENT_COUNT, event_count)
+        index.last_modified_ms, index.mapped = now_ms, True
         if index.waiters is not None:
             self.waiters.wake(index, WakeReason.DATA, below=index.length)
 
     def _apply_create(self, name: str, kind: int, values: Iterable[tuple[UUID, int]], now_ms: int) -> None:
-        segment = Segment(name, kind, self.pool, now_ms, indexed=is_user_stream_segment(name))
+        segment = Segment(name, kind, self.pool, now_ms)
         for attribute_id, value in values:
             segment.set_attribute(attribute_id, value)
         if segment.is_table:
@@ -176,25 +177,16 @@ class ContainerState:
 
     def _apply_append(self, operation: op.Appended) -> None:
         segment, writer_id = self.segments[operation.segment], operation.writer_id
-        if writer_id is not None and has_field(writer_id):
-            segment.gate |= AppendCheck.CORE_WRITER.value
         start, writer = segment.length, b"" if writer_id is None else writer_id.bytes
         rows = [(operation.event_number, operation.events, operation.data, 0)]
         segment.append(writer, rows, operation.now_ms, True)
         if segment.gate:
-            self._pass_gate(segment, start, writer)
+            self._pass_gate(segment, start)
 
-    def _pass_gate(self, segment: Segment, start: int, writer: bytes) -> None:
-        """Applies an append's side effects on table, readers and core attributes."""
+    def _pass_gate(self, segment: Segment, start: int) -> None:
+        """Applies an append's side effects on table and readers."""
         self._update_table(segment, start)
-        if segment.gate & AppendCheck.WAITERS:
-            self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
-        if segment.gate & AppendCheck.CORE_WRITER and writer and has_field(writer_id := UUID(bytes=writer)):
-            # The number is in the wrong place. The event count was updated after it, so it stands where both are one.
-            number = segment.attributes.pop(writer)
-            segment.charge(-ATTRIBUTE_BYTES)
-            if writer_id != EVENT_COUNT:
-                segment.set_attribute(writer_id, number)
+        self.waiters.wake(segment, WakeReason.DATA, below=segment.length)
 
     def _remove(self, name: str, *, retired: bool) -> None:
         segment = self.segments.pop(name)
@@ -220,7 +212,7 @@ class ContainerState:
         """Updates the segment's table, if any, after bytes were written from `start` on."""
         if (table := segment.table) is not None:
             before = table.index_bytes
-            table.appended(start, segment.read_bytes(start, segment.length - start))
+            table.appended(start)
             segment.charge(table.index_bytes - before)
 
     @staticmethod

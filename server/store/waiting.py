@@ -13,11 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from enum import Enum, auto
-from itertools import count
-from operator import itemgetter
-from typing import TYPE_CHECKING, TypeAlias
-
-from sortedcontainers import SortedList
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from segstore.server.store.segment import Segment
@@ -25,8 +21,8 @@ if TYPE_CHECKING:
 Token = Hashable
 """Identifies a waiting reader; chosen by the caller, unique among the waiting readers."""
 
-TailReaders: TypeAlias = "SortedList[tuple[int, int, Token]]"
-"""The readers at the tail of one segment: offset, number of arrival, token."""
+TailReaders = dict[Token, int]
+"""The readers at the tail of one segment, in order of arrival, with the offsets that they wait for."""
 
 
 class WakeReason(Enum):
@@ -51,12 +47,10 @@ class Waiters:
         woken: readers to be answered, in the order in which they were woken, and why; taken with `take_woken`.
     """
 
-    __slots__ = ("_arrivals", "_waiting", "woken")
+    __slots__ = ("_waiting", "woken")
 
     def __init__(self) -> None:
-        self._waiting: dict[Token, tuple[Segment, int, int]] = {}
-        """The segment of each reader, its offset and the number of its arrival."""
-        self._arrivals = count()
+        self._waiting: dict[Token, Segment] = {}
         self.woken: dict[Token, WakeReason] = {}
 
     def __len__(self) -> int:
@@ -66,23 +60,21 @@ class Waiters:
         """Registers `token` to wait for the byte at `offset`. Raises `ValueError` if it waits already."""
         if token in self._waiting or token in self.woken:
             raise ValueError(f"{token!r} waits already")
-        readers = segment.waiters
-        if readers is None:
-            readers = SortedList()
-            segment.watch(readers)
-        arrival = next(self._arrivals)
-        readers.add((offset, arrival, token))
-        self._waiting[token] = segment, offset, arrival
+        if segment.waiters is None:
+            segment.watch({token: offset})
+        else:
+            segment.waiters[token] = offset
+        self._waiting[token] = segment
 
     def cancel(self, token: Token) -> bool:
         """Removes `token`, which may be waiting, or woken and not taken yet; returns False if it is unknown."""
         if self.woken.pop(token, None) is not None:
             return True
-        if token not in self._waiting:
+        segment = self._waiting.pop(token, None)
+        if segment is None:
             return False
-        segment, offset, arrival = self._waiting.pop(token)
         assert segment.waiters is not None, "it is watched"
-        segment.waiters.remove((offset, arrival, token))
+        del segment.waiters[token]
         if not segment.waiters:
             segment.watch(None)
         return True
@@ -97,10 +89,8 @@ class Waiters:
         readers = segment.waiters
         if readers is None:
             return
-        size = len(readers) if below is None else readers.bisect_left((below,))
-        for _, _, token in sorted(readers[:size], key=itemgetter(1)):
-            del self._waiting[token]
+        for token in [token for token, offset in readers.items() if below is None or offset < below]:
+            del readers[token], self._waiting[token]
             self.woken[token] = reason
-        del readers[:size]
         if not readers:
             segment.watch(None)

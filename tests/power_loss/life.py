@@ -20,7 +20,7 @@ from segstore.server.durable import MIN_MEMORY_BYTES, Durability, JournalFailed
 from segstore.server.shared_folder import identify
 from segstore.server.store import AttributeUpdate, SegmentStore, StoreError
 from segstore.server.store.attributes import UpdateType
-from tests.server.durable.support import NONE, everything, write
+from tests.server.durable.support import NONE, checkpoint, everything, write
 
 __all__ = ["CONTAINERS", "Opened", "live", "open_data"]
 
@@ -166,7 +166,7 @@ async def live(kind: str, folder: Path, seed: int, ticks: int) -> None:
             marks.write(state=opened.digest())
             marks.hold(number, opened)
             if chance.random() < 0.04:
-                snapshots.add(asyncio.create_task(durability.checkpoint()))
+                snapshots.add(asyncio.create_task(checkpoint(durability)))
             for _ in range(chance.choice([1, 1, 5])):
                 await asyncio.sleep(0)
             if chance.random() < 0.3:

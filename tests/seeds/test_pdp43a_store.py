@@ -101,7 +101,7 @@ def update(name: str, number: int) -> UpdateSegmentAttribute:
 @pytest.mark.seed("43.3")
 async def test_a_transient_segment_takes_attributes_up_to_its_limit(store: MockSegmentStore, peer: Peer) -> None:
     name = await transient(peer)
-    before = store.segments[name].attribute_count()
+    before = len(store.segments[name].attributes)
     taken = 0
     while replies := await peer.ask(update(name, taken)):
         assert replies == [SegmentAttributeUpdated(20 + taken, True)]

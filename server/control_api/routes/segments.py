@@ -83,7 +83,7 @@ async def get_segment(controlled: Here, name: _Name) -> SegmentDetails:
         last_modified_ms=segment.last_modified_ms,
         events=segment.event_count,
         kind=_kind(segment),
-        attributes=segment.attribute_count(),
+        attributes=len(segment.attributes),
         writers=len(controlled.counts.of(name)),
     )
 

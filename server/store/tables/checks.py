@@ -28,12 +28,6 @@ _TABLE_ATTRIBUTES = 1 << 20
 _DEFAULT_ROLLOVER_BYTES = 16 * 1024 * 1024
 
 
-def check_key_length(key_length: int) -> None:
-    """Refuses an impossible key length (`Unmapped`); the reference does so before it looks up the name."""
-    if key_length > MAX_FIXED_KEY_BYTES:
-        raise Unmapped(f"key length {key_length} is above {MAX_FIXED_KEY_BYTES}")
-
-
 def check_key_versions(versions: Iterable[int]) -> None:
     """Refuses impossible versions (`Unmapped`).
 

@@ -58,30 +58,11 @@ def hash_token(order: bytes) -> bytes:
 
 
 def hash_of_token(token: bytes) -> bytes:
-    """Returns the `hash_order` in a token. Raises `Unmapped` or `IllegalArgument` as the reference would.
-
-    The token is a versioned serialisation: format 0, version 0, a count of revisions, and each revision with its number
-    and length; later revisions and trailing bytes are skipped.
-    """
-    if len(token) < 3 or token[0] != 0 or token[1] != 0 or not 0 < token[2] < 0x80:
+    """Returns the `hash_order` in a token. Raises `Unmapped`, or `IllegalArgument` for an impossible hash."""
+    if len(token) != HASH_TOKEN_BYTES or not token.startswith(_HASH_TOKEN_HEADER):
         raise Unmapped("the continuation token is not one of a hash table")
-    at = 3
-    order = b""
-    for revision in range(token[2]):
-        if len(token) < at + 1 + _LENGTH.size:
-            raise Unmapped("the continuation token is cut off")
-        number, size = token[at], _LENGTH.unpack_from(token, at + 1)[0]
-        if size < 0:
-            raise IllegalArgument("bound must be a non-negative integer.")
-        at += 1 + _LENGTH.size
-        if len(token) < at + size:
-            raise Unmapped("the continuation token is cut off")
-        if revision == 0:
-            if number != 0 or size < HASH_BYTES:
-                raise Unmapped("the continuation token holds no hash")
-            high, low = _PAIR.unpack_from(token, at)
-            order = _PAIR.pack(high ^ _SIGN, low ^ _SIGN)
-        at += size
+    high, low = _PAIR.unpack_from(token, len(_HASH_TOKEN_HEADER))
+    order = _PAIR.pack(high ^ _SIGN, low ^ _SIGN)
     if not b"\x00" * 7 + b"\x01" <= order[:8] <= b"\xff" * 7 + b"\xfe":
         raise IllegalArgument("keyHash must be at least IteratorState.MIN_HASH and at most IteratorState.MAX_HASH.")
     return order

@@ -44,15 +44,6 @@ class LogEntry(NamedTuple):
     value: bytes | None
 
 
-class LocatedEntry(NamedTuple):
-    """An entry in appended bytes: its position, size and key, and whether it is a removal."""
-
-    at: int
-    size: int
-    key: bytes
-    removal: bool
-
-
 def serialize_entry(key: bytes, value: bytes | bytearray | memoryview, version: int = NO_VERSION) -> bytes:
     """Returns the bytes of an entry; `version` is given only if a moved entry must keep its old version."""
     return b"".join((_HEADER.pack(0, len(key), len(value), version), key, value))
@@ -82,11 +73,11 @@ def entry_size(log: SegmentData, offset: int) -> int:
     return HEADER_BYTES + int(key_size) + max(int(value_size), 0)
 
 
-def entries_between(log: SegmentData, offset: int, end: int) -> Iterator[LogEntry]:
+def entries_between(log: SegmentData, offset: int, end: int, *, least_key_bytes: int = 1) -> Iterator[LogEntry]:
     """Yields the complete entries from `offset` to `end`, read lazily in windows of 64 KiB.
 
     An incomplete entry at the end silently stops the iteration, as in the reference. Raises `Unmapped` for bytes that
-    cannot be an entry's header: a position inside an entry, or a foreign append.
+    cannot be an entry's header: a position inside an entry, a foreign append, or a key that is too short.
     """
     window, base = b"", offset
     while offset < end:
@@ -95,8 +86,9 @@ def entries_between(log: SegmentData, offset: int, end: int) -> Iterator[LogEntr
             if len(window) < HEADER_BYTES:
                 return
         at = offset - base
-        _, key_size, value_size, version = _HEADER.unpack_from(window, at)
-        if not _is_header(key_size, value_size):
+        form, key_size, value_size, version = _HEADER.unpack_from(window, at)
+        fits = least_key_bytes <= key_size <= MAX_KEY_BYTES and _REMOVAL <= value_size <= MAX_ENTRY_BYTES - key_size
+        if form != 0 or not fits:
             raise Unmapped(f"no table entry lies at offset {offset}: key length {key_size}, value length {value_size}")
         size = HEADER_BYTES + key_size + max(value_size, 0)
         if offset + size > end:
@@ -107,28 +99,3 @@ def entries_between(log: SegmentData, offset: int, end: int) -> Iterator[LogEntr
         value = None if value_size == _REMOVAL else window[at + HEADER_BYTES + key_size : at + size]
         yield LogEntry(offset, offset + size, key, offset if version == NO_VERSION else version, value)
         offset += size
-
-
-def locate_entries(data: bytes | bytearray | memoryview) -> list[LocatedEntry] | None:
-    """Locates the entries in bytes appended to a table; returns None if the bytes are not entries only.
-
-    Keys are copied, values are not read.
-    """
-    view = memoryview(data)
-    found: list[LocatedEntry] = []
-    at, end = 0, len(view)
-    while at < end:
-        if at + HEADER_BYTES > end:
-            return None
-        form, key_size, value_size, _ = _HEADER.unpack_from(view, at)
-        body = at + HEADER_BYTES
-        size = HEADER_BYTES + key_size + max(value_size, 0)
-        if form != 0 or key_size < 0 or value_size < _REMOVAL or at + size > end:
-            return None
-        found.append(LocatedEntry(at, size, bytes(view[body : body + key_size]), value_size == _REMOVAL))
-        at += size
-    return found
-
-
-def _is_header(key_size: int, value_size: int) -> bool:
-    return 0 < key_size <= MAX_KEY_BYTES and value_size >= _REMOVAL and key_size + value_size <= MAX_ENTRY_BYTES

@@ -10,12 +10,11 @@ stay in the segment and are read from there.
 
 Conditions are checked against the state before the batch, and a batch is applied as a whole or not at all.
 
-Order of checks. Hash table: impossible version → conditions (a missing key wins over a wrong version, wherever it is in
-the batch) → sizes → sealed → offset. Fixed-key table: impossible version → key lengths → sizes → sealed → conditions
-(always a bad version, never a missing key) → offset.
+Order of checks, after `check_key_versions` by the container. Hash table: conditions (a missing key wins over a wrong
+version, wherever it is in the batch) → sizes → sealed → offset. Fixed-key table: key lengths → sizes → sealed →
+conditions (always a bad version, never a missing key) → offset.
 
-Refused: ranges on hash tables, tokens and deltas on fixed-key tables, `must_be_empty` for a fixed-key table, key
-lengths above 256.
+Refused: ranges on hash tables, tokens and deltas on fixed-key tables, `must_be_empty` for a fixed-key table.
 
 Source: `HashTableSegmentLayout`, `FixedKeyLengthTableSegmentLayout`, `ContainerKeyIndex`, `TableCompactor`,
 `PravegaRequestProcessor`. Deliberate differences: entry counts do not lag, a removal is visible at once, compaction
@@ -46,8 +45,6 @@ from segstore.server.store.tables.checks import (
     KEY_MUST_NOT_EXIST,
     MIN_UTILIZATION_PERCENT,
     check_attribute_length,
-    check_key_length,
-    check_key_versions,
     check_lengths_to_read,
     check_lengths_to_write,
     check_sizes,
@@ -71,7 +68,6 @@ from segstore.server.store.tables.log import (
     entries_between,
     entry_at,
     entry_size,
-    locate_entries,
     serialize_entry,
     serialize_removal,
 )
@@ -99,13 +95,6 @@ class TableWrite(NamedTuple):
     forgotten: tuple[bytes, ...]
 
 
-class TableCompaction(NamedTuple):
-    """A compaction step: `data` is appended to the segment, then the segment is truncated at `offset`."""
-
-    data: bytes
-    offset: int
-
-
 class TableInfo(NamedTuple):
     start_offset: int
     length: int
@@ -116,7 +105,7 @@ class TableInfo(NamedTuple):
 class TableSegment:
     """The table in one segment. `log`: the segment's bytes, at first without entries.
 
-    A key length of zero or below makes a hash table. Raises `Unmapped` for a key length above 256.
+    A key length of zero makes a hash table.
 
     Attributes:
         index_bytes: estimated memory of its keys, without the log.
@@ -124,10 +113,9 @@ class TableSegment:
     """
 
     def __init__(self, name: str, log: SegmentData, key_length: int = 0) -> None:
-        check_key_length(key_length)
         self.name = name
         self.log = log
-        self.key_length = max(key_length, 0)
+        self.key_length = key_length
         self._index: dict[bytes, int] = {}
         self._order = SortedKeys(self._index, None if self.key_length else hash_order)
         self.live_bytes = 0
@@ -158,7 +146,7 @@ class TableSegment:
         """Plans to write `entries` (key, value, version); copies the buffers and changes nothing.
 
         `offset` is the length that the table must have, negative for any; `sealed` is whether the segment is
-        sealed. Raises `Unmapped`, `IllegalArgument`, `KeyMissing`, `KeyBadVersion`, `SegmentSealed`,
+        sealed. Raises `IllegalArgument`, `KeyMissing`, `KeyBadVersion`, `SegmentSealed`,
         `BadOffset`.
         """
         copied = [(bytes(key), value, version) for key, value, version in entries]
@@ -177,18 +165,21 @@ class TableSegment:
             return TableWrite(b"", [], tuple(removed))
         return TableWrite(b"".join(map(serialize_removal, removed)), [], ())
 
-    def appended(self, offset: int, data: Buffer) -> None:
-        """Updates the index for `data` written to the segment at `offset`. Ignores bytes that are not entries."""
-        entries = locate_entries(data)
-        if entries is None:
+    def appended(self, start: int) -> None:
+        """Updates the index for what was written to the segment from `start` on. Ignores bytes that are not entries."""
+        index, end = self._index, self.log.length
+        try:
+            entries = list(entries_between(self.log, start, end, least_key_bytes=0))
+        except Unmapped:
+            entries = []
+        if (entries[-1].end if entries else start) != end:
             self._foreign = True
             return
-        index = self._index
         for entry in entries:
             position = index.get(entry.key)
             if position is not None:
                 self.live_bytes -= self._entry_bytes(position)
-            if entry.removal:
+            if entry.value is None:
                 if position is not None:
                     del index[entry.key]
                     self._order.discard(entry.key)
@@ -197,8 +188,8 @@ class TableSegment:
             if position is None:
                 self._order.add(entry.key)
                 self.index_bytes += _key_bytes(entry.key)
-            index[entry.key] = offset + entry.at
-            self.live_bytes += entry.size
+            index[entry.key] = entry.offset
+            self.live_bytes += entry.end - entry.offset
 
     def forget(self, keys: Iterable[bytes]) -> None:
         """Removes keys of a fixed-key table from the index; ignores keys that it does not have."""
@@ -221,8 +212,9 @@ class TableSegment:
         self.index_bytes = sum(map(_key_bytes, self._index))
         self._aligned_start, self._foreign = -1, False
 
-    def plan_compaction(self) -> TableCompaction | None:
-        """Returns a step that moves live entries from the log's head to its tail, with their versions; None if not due.
+    def plan_compaction(self) -> tuple[bytes, int] | None:
+        """Plans to move live entries from the log's head to its tail, with their versions: returns the bytes to append,
+        and the offset to truncate at afterwards; None if it is not due.
 
         Compaction is due if the log has more than 4 MiB and less than 75 % of it are live entries. A table to which
         events were appended, or that was truncated like a stream segment, is not compacted.
@@ -248,7 +240,7 @@ class TableSegment:
         moved.sort(key=lambda entry: entry.version)
         self._aligned_start = offset
         data = b"".join(serialize_entry(entry.key, entry.value or b"", entry.version) for entry in moved)
-        return TableCompaction(data, offset)
+        return data, offset
 
     # Reads
 
@@ -319,7 +311,6 @@ class TableSegment:
         offset: int,
         sealed: bool,
     ) -> None:
-        check_key_versions(version for _, version in conditions)
         if self.is_fixed_key:
             check_lengths_to_write(self.name, self.key_length, conditions, what)
         else:

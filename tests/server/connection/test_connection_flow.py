@@ -143,13 +143,13 @@ def test_a_peer_that_reads_slowly_has_its_time_again_and_is_cut_when_it_stops(ne
 
 def test_the_time_of_a_frame_starts_again_when_its_peer_has_read(room: Room, line: Line) -> None:
     line.send(HELLO, PART)
-    since = line.waits.frame_since
+    since = line.waits.since.get(Missed.FRAME)
     assert since is not None
     room.loop.now_s += 10
     line.connection.pause_writing()
     room.loop.now_s += 30
     line.connection.resume_writing()
-    assert line.waits.frame_since == room.loop.now_s
+    assert line.waits.since.get(Missed.FRAME) == room.loop.now_s
 
 
 def test_reads_woken_for_a_peer_that_does_not_read_are_answered_when_it_has_caught_up(new_room: NewRoom) -> None:
@@ -287,11 +287,11 @@ def test_a_commit_for_another_does_not_change_the_time_of_a_frame(new_room: NewR
     line.send(HELLO)
     room.disk.behind()
     line.send(PONG, PART)
-    since = line.waits.frame_since
+    since = line.waits.since.get(Missed.FRAME)
     room.loop.now_s += 10
     room.disk.commit()
     assert line.answers() == [HELLO, PONG]
-    assert line.waits.frame_since == since
+    assert line.waits.since.get(Missed.FRAME) == since
 
 
 def test_large_replies_that_wait_for_the_disk_are_counted_until_they_leave(new_room: NewRoom) -> None:
@@ -329,7 +329,7 @@ def test_a_peer_with_too_many_replies_held_is_not_read_until_enough_have_left(ne
     assert exists(room), "three replies are no more than is allowed"
     assert room.disk.stalled == {}
     assert line.socket.reads
-    assert line.waits.frame_since == room.loop.now_s
+    assert line.waits.since.get(Missed.FRAME) == room.loop.now_s
     room.disk.commit()
     assert line.answers() == [PONG] * 4 + [SegmentCreated(1, SEGMENT)]
 
@@ -342,7 +342,7 @@ def test_a_peer_is_not_read_while_the_disk_is_full_whatever_leaves(new_room: New
     line.send(PONG)
     room.disk.is_full = True
     line.send(create(), PART)
-    line.waits.frame_since = 0.0  # as if the part had come before
+    line.waits.since[Missed.FRAME] = 0.0  # as if the part had come before
     room.disk.commit()
     room.run()
     assert line.answers() == [HELLO, PONG]
@@ -350,7 +350,7 @@ def test_a_peer_is_not_read_while_the_disk_is_full_whatever_leaves(new_room: New
     assert not line.socket.reads
     room.loop.now_s += 10
     room.disk.has_room()
-    assert line.waits.frame_since == room.loop.now_s
+    assert line.waits.since.get(Missed.FRAME) == room.loop.now_s
     assert room.disk.stalled == {}
     room.run()
     assert exists(room)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import pytest
 
+from segstore.server.connection.deadlines import Missed
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -81,14 +82,14 @@ def test_the_time_of_a_frame_starts_again_behind_a_request_that_waited_and_not_b
     room, line = with_rule(new_room, "hold" if is_request else "hold after")
     if is_request:
         line.send(INFO)
-        line.waits.frame_since = room.loop.now_s  # as if a frame's first bytes had come before
+        line.waits.since[Missed.FRAME] = room.loop.now_s  # as if a frame's first bytes had come before
     else:
         line.send(INFO, PART)
-    since = line.waits.frame_since
+    since = line.waits.since.get(Missed.FRAME)
     assert since == room.loop.now_s
     room.loop.now_s += 10
     room.faults.release("rule")
-    assert line.waits.frame_since == (since + 10 if is_request else since)
+    assert line.waits.since.get(Missed.FRAME) == (since + 10 if is_request else since)
 
 
 def test_an_unexpected_error_in_a_request_that_waited_ends_its_connection(

@@ -3,7 +3,7 @@
 from itertools import count
 from uuid import UUID
 
-from segstore.server.connection.deadlines import Waits
+from segstore.server.connection.deadlines import Missed, Waits
 from segstore.server.connection.receiving import ReceiveBuffers, Received
 from segstore.server.connection.service import Counters
 from segstore.server.connection.writers import Item
@@ -106,12 +106,12 @@ def test_incomplete_frames_and_blocks_are_waited_for_from_their_first_bytes() ->
     peer.read(SET_UP + frame[:3])
     peer.received.decode(STEP)
     assert peer.received.has_part
-    assert (peer.waits.first_frame_since, peer.waits.frame_since) == (None, 1.0)
+    assert (peer.waits.since.get(Missed.FIRST_FRAME), peer.waits.since.get(Missed.FRAME)) == (None, 1.0)
     peer.received.release()
     peer.read(frame[3:] + encode(AppendBlock(WRITER, b"x")))
     steps = 1
     while peer.received.at < peer.received.end:  # two with C, which may make runs
         peer.received.decode(STEP)
         steps += 1
-    assert (peer.waits.frame_since, peer.waits.block_since) == (None, float(steps))
+    assert (peer.waits.since.get(Missed.FRAME), peer.waits.since.get(Missed.BLOCK)) == (None, float(steps))
     assert peer.received.held_bytes == 1

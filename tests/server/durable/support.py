@@ -1,5 +1,6 @@
 """What tests of durable stores share: a store on a directory, and all that can be seen of it."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,11 +8,11 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from segstore.server.durable import MIN_MEMORY_BYTES, Durability, Files
+from segstore.server.durable import MIN_MEMORY_BYTES, Durability, Files, JournalFailed
 from segstore.server.durable.journal import JournalWriter
 from segstore.server.store import SegmentStore
 from segstore.wire import Buffer
-from tests.server.support import append_to
+from tests.server.support import append_to, until
 
 CONTAINERS = 2
 WRITER = UUID(int=7)
@@ -63,6 +64,19 @@ async def running(path: Path, *, crash: bool = False, **options: Any) -> AsyncIt
         await durability.committer.settled()
     finally:
         await durability.close(last_snapshot=not crash)
+
+
+async def checkpoint(durability: Durability) -> None:
+    """Takes a snapshot now, and waits for it. Raises `JournalFailed`."""
+    before, committer = durability.snapshots, durability.committer
+    durability._tidy_at_s = 0
+    durability._look.set()
+    while durability._tidy_at_s == 0 and not committer.failure:  # another one may be in progress
+        before = durability.snapshots
+        await asyncio.sleep(0)
+    await until(lambda: durability.snapshots > before or committer.failure)
+    if committer.failure:
+        raise JournalFailed(committer.failure)
 
 
 def everything(store: SegmentStore, *, with_index: bool = True) -> dict[str, Any]:

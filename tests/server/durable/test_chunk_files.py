@@ -47,10 +47,6 @@ def test_blocks_are_read_once_and_only_those_that_are_missing(tmp_path: Path, mo
         assert read(file, at, size) == DATA[at : at + size]
     assert asked == [(1, 1), (0, 0), (2, 3)]
     assert cache.held_bytes == len(DATA)
-    cache.forget(8, len(DATA))
-    assert cache.held_bytes == len(DATA)
-    cache.forget(7, len(DATA))
-    assert cache.held_bytes == 0
 
 
 def test_the_block_that_was_not_used_for_longest_gives_way(tmp_path: Path) -> None:

@@ -46,6 +46,9 @@ class Journal:
 class Notes:
     """The last durable batch, as it is noted on disk."""
 
+    path = "the journal"
+    is_over = False
+
     def __init__(self) -> None:
         self.noted: list[int] = []
 
@@ -73,7 +76,6 @@ class Parts:
             on_failure=self.failures.append,
             on_look=self.look,
             on_switch=self.switched.append,
-            where="the journal",
         )
 
     def look(self) -> None:

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from segstore.cli.commands import main
 from segstore.server.durable import DataError, journal, verify
 from segstore.server.store import DataDamaged
-from tests.server.durable.support import RANDOM, make, running, write
+from tests.server.durable.support import RANDOM, checkpoint, make, running, write
 
 NAME = "scope/stream/0.#epoch.0"
 PLACES = 24
@@ -29,7 +29,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         async with running(path, crash=True) as (durability, store):
             store.create_segment(NAME, now_ms=1)
             write(store, NAME, RANDOM.randbytes(100_000))
-            await durability.checkpoint()
+            await checkpoint(durability)
             for _ in range(5):
                 write(store, NAME, RANDOM.randbytes(3_000))
                 await durability.committer.settled()

@@ -11,7 +11,7 @@ import pytest
 from segstore.server.durable import MIN_MEMORY_BYTES, Durability, verify
 from segstore.server.store import AttributeUpdate, SegmentStore, StoreError
 from segstore.server.store.attributes import UpdateType
-from tests.server.durable.support import NONE, RANDOM, everything, running, write
+from tests.server.durable.support import NONE, RANDOM, checkpoint, everything, running, write
 from tests.server.store.test_chunks import allocated_bytes
 
 
@@ -55,7 +55,7 @@ async def test_everything_is_there_again(tmp_path: Path, crash: bool, snapshot: 
     async with running(tmp_path, crash=crash) as (durability, store):
         one_of_each(store)
         if snapshot:
-            await durability.checkpoint()
+            await checkpoint(durability)
             write(store, "scope/stream/0.#epoch.0", b"after the snapshot")
             store.create_segment("scope/later/0.#epoch.0", now_ms=12)
             store.settle_index()
@@ -64,11 +64,7 @@ async def test_everything_is_there_again(tmp_path: Path, crash: bool, snapshot: 
     assert verify(tmp_path).faults == []
     async with running(tmp_path) as (_, store):
         assert everything(store) == before
-        assert any(
-            container.has_expired(name, 0, 1)
-            for container in store.containers.values()
-            for name in container.transients()
-        )
+        assert any(container.expired_transients(0, 1) for container in store.containers.values())
         assert write(store, "scope/stream/0.#epoch.0", b"more") == before["scope/stream/0.#epoch.0"][0][1] + 4
 
 
@@ -114,7 +110,7 @@ async def test_a_store_and_one_in_memory_stay_equal_over_crashes(tmp_path: Path,
                     each.settle_index()
                 assert outcomes[0] == outcomes[1]
                 if chance.random() < 0.05:
-                    await durability.checkpoint()
+                    await checkpoint(durability)
             assert everything(store) == everything(twin)
 
 
@@ -156,13 +152,13 @@ async def test_deleting_and_truncating_give_disk_back(tmp_path: Path) -> None:
             for _ in range(10):
                 write(store, f"scope/stream/{number}.#epoch.0", bytes(400_000))
                 await durability.committer.settled()
-        await durability.checkpoint()
+        await checkpoint(durability)
         assert chunk_bytes(tmp_path) >= 8_000_000
         store.delete_segment("scope/stream/0.#epoch.0")
-        await durability.checkpoint()
+        await checkpoint(durability)
         assert 4_000_000 <= chunk_bytes(tmp_path) < 4_100_000
         store.truncate_segment("scope/stream/1.#epoch.0", 3_900_000)
-        await durability.checkpoint()
+        await checkpoint(durability)
         assert chunk_bytes(tmp_path) < 200_000
         assert bytes(store.segment("scope/stream/1.#epoch.0").read_bytes(3_900_000, 100_000)) == bytes(100_000)
     async with running(tmp_path) as (_, store):
@@ -177,13 +173,13 @@ async def test_what_is_saved_while_it_is_merged_and_deleted_is_not_lost(tmp_path
         store.create_segment(source, now_ms=1)
         write(store, source, data)
         write(store, name, b"before")
-        taking = durability.checkpoint()
+        taking = checkpoint(durability)
         task = asyncio.create_task(taking)
         for _ in range(3):
             await asyncio.sleep(0)
         store.merge(name, source, now_ms=2)
         await task
-        await durability.checkpoint()
+        await checkpoint(durability)
         assert store.segment(name).read_bytes(0, 5_000_006) == b"before" + data
     async with running(tmp_path) as (_, store):
         assert store.segment(name).read_bytes(0, 5_000_006) == b"before" + data
@@ -211,27 +207,3 @@ async def test_memory_is_bounded_while_there_is_three_times_as_much(tmp_path: Pa
             highest = max(highest, durability.cache.held_bytes)
         assert highest <= MIN_MEMORY_BYTES
         assert sum(store.segment(name).length for name in names) == 3 * MIN_MEMORY_BYTES
-
-
-async def test_indexes_whose_segments_are_gone_are_dropped_when_a_directory_is_opened(tmp_path: Path) -> None:
-    merged, alive, made = (f"scope/stream/{number}.#epoch.0" for number in range(3))
-    for crash in (True, False, True):
-        async with running(tmp_path, crash=crash) as (_, store):
-            found = {name for container in store.containers.values() for name in container.segments}
-            assert found <= {alive, f"{alive}#index", f"{made}#index"}
-            if not found:
-                store.create_segment(alive, now_ms=5)
-                store.create_segment(f"{made}#index", now_ms=5)  # an ordinary segment
-            store.container_for(f"{merged}#index").create_index_segment(f"{merged}#index", now_ms=5)
-    async with running(tmp_path) as (_, store):
-        assert not store.container_for(f"{merged}#index").is_retired(f"{merged}#index")
-        store.create_segment(merged, now_ms=6)
-    async with running(tmp_path, crash=True) as (_, store):
-        assert store.locate_offset(merged, 0) == 0
-        assert {name for each in store.containers.values() for name in each.segments} == {
-            alive,
-            f"{alive}#index",
-            f"{made}#index",
-            merged,
-            f"{merged}#index",
-        }

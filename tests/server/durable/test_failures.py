@@ -12,7 +12,7 @@ import pytest
 from segstore.server.cluster import MockCluster
 from segstore.server.durable import Files, JournalFailed, durable
 from segstore.server.durable.journal import Group, JournalWriter
-from tests.server.durable.support import everything, make, running, write
+from tests.server.durable.support import checkpoint, everything, make, running, write
 from tests.server.support import HELLO, PATIENCE_S, Peer, append, create, set_up
 
 NAME = "scope/stream/0.#epoch.0"
@@ -81,7 +81,7 @@ async def test_nothing_is_acknowledged_after_a_failure(
         with pytest.raises(JournalFailed):
             await durability.committer.settled()
         with pytest.raises(JournalFailed):
-            await durability.checkpoint()
+            await checkpoint(durability)
     finally:
         await durability.close()
     assert len(said) == 1
@@ -119,7 +119,7 @@ async def test_a_store_waits_for_descriptors_loses_nothing_and_leaves_no_files(
         store.create_segment(NAME, now_ms=1)
         write(store, NAME, bytes(100_000))
         files.short = True
-        asked = asyncio.create_task(durability.checkpoint())
+        asked = asyncio.create_task(checkpoint(durability))
         async with asyncio.timeout(PATIENCE_S):
             while files.refused < 3:
                 write(store, NAME, b"x")
@@ -205,7 +205,7 @@ async def test_a_snapshot_that_fails_anywhere_loses_nothing(tmp_path: Path, left
     try:
         for _ in range(2):
             try:
-                await durability.checkpoint()
+                await checkpoint(durability)
                 write(store, NAME, b"more")
                 await durability.committer.settled()
             except JournalFailed:  # of the snapshot, or of the next journal, which is made meanwhile

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from segstore.server.durable import snapshot, verify
 from segstore.server.durable.chunk_files import BlockCache
-from tests.server.durable.support import running, write
+from tests.server.durable.support import checkpoint, running, write
 
 NAME = "scope/stream/0.#epoch.0"
 
@@ -27,7 +27,7 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         async with running(path, crash=True) as (durability, store):
             store.create_segment(NAME, now_ms=1)
             write(store, NAME, bytes(20_000))
-            await durability.checkpoint()
+            await checkpoint(durability)
 
     asyncio.run(fill())
     assert verify(path).faults == []

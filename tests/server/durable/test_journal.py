@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore.server.durable import Files
-from segstore.server.durable.journal import PAGE_BYTES, Group, JournalDamaged, JournalReader, JournalWriter
+from segstore.server.durable.journal import PAGE_BYTES, Group, JournalReader, JournalWriter
+from segstore.server.store import DataDamaged
 from tests.server.durable.support import running
 from tests.server.support import until
 
@@ -132,7 +133,7 @@ def test_a_byte_of_a_group_that_changes_is_damage_unless_it_was_the_last(tmp_pat
             continue
         following = end_of(GROUPS[: number + 1])
         said = f"{path} is damaged: the group at byte {begin} is not valid, and another one is at byte {following}"
-        with pytest.raises(JournalDamaged, match=said):
+        with pytest.raises(DataDamaged, match=said):
             read(path, base_crc)
 
 
@@ -186,13 +187,13 @@ def test_a_header_that_is_not_the_manifests_is_damage(tmp_path: Path) -> None:
     forged = b"SEGJRNL2" + whole[8:24]
     for changed in (b"", whole[:27], b"X" + whole[1:], whole[:24] + bytes(4) + whole[28:]):
         path.write_bytes(changed)
-        with pytest.raises(JournalDamaged, match="its header does not have the checksum that the manifest keeps"):
+        with pytest.raises(DataDamaged, match="its header does not have the checksum that the manifest keeps"):
             read(path, base_crc)
     written(other, GROUPS)
-    with pytest.raises(JournalDamaged, match="its header does not have the checksum that the manifest keeps"):
+    with pytest.raises(DataDamaged, match="its header does not have the checksum that the manifest keeps"):
         read(other, base_crc)
     path.write_bytes(forged + crc32(forged).to_bytes(4) + whole[28:])
-    with pytest.raises(JournalDamaged, match="its header begins with b'SEGJRNL2'"):
+    with pytest.raises(DataDamaged, match="its header begins with b'SEGJRNL2'"):
         read(path, crc32(forged))
 
 
@@ -205,7 +206,7 @@ def test_any_bytes_in_the_place_of_groups_are_damage_or_nothing(tail: bytes, sal
         path.write_bytes(data + bytes(skipped * 100) + (data[8:24] if salted else b"") + tail)
         try:
             assert read(path, base_crc) == []
-        except JournalDamaged:
+        except DataDamaged:
             assert salted
 
 

@@ -1,6 +1,5 @@
 """When snapshots are taken: as memory fills, when data may be removed from the disk, and when somebody asks."""
 
-import asyncio
 import threading
 from pathlib import Path
 
@@ -48,24 +47,6 @@ async def test_memory_that_fills_is_saved_and_writers_wait_when_a_quarter_of_it_
             files.gate.set()
         await until(lambda: durability.snapshots)
         assert not committer.full
-
-
-async def test_who_asks_for_a_snapshot_during_another_gets_the_one_after_it(tmp_path: Path) -> None:
-    files = Gated()
-    async with running(tmp_path, files=files) as (durability, store):
-        store.create_segment(NAME, now_ms=1)
-        files.gate.clear()
-        first = asyncio.create_task(durability.checkpoint())
-        try:
-            await until(lambda: files.waiting)
-            second = asyncio.create_task(durability.checkpoint())
-            await asyncio.sleep(0)
-        finally:
-            files.gate.set()
-        await asyncio.wait_for(first, 60)
-        assert durability.snapshots == 1
-        await asyncio.wait_for(second, 60)
-        assert durability.snapshots == 2
 
 
 @looped("how", ["deleted", "truncated", "written"])

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.server.durable.support import RANDOM, running, write
+from tests.server.durable.support import RANDOM, checkpoint, running, write
 
 NAME = "scope/stream/0.#epoch.0"
 TRANSACTIONS = [f"{NAME}#transaction.{each:032d}" for each in range(3)]
@@ -20,11 +20,11 @@ async def test_pieces_of_one_chunk_file_that_do_not_follow_each_other_stay_apart
         for name, each in data.items():
             store.create_segment(name, now_ms=1)
             write(store, name, each)
-        await durability.checkpoint()
+        await checkpoint(durability)
         assert len(chunk_files(tmp_path)) == 1
         for source in TRANSACTIONS[1:]:
             store.merge(NAME, source, now_ms=2)
-        await durability.checkpoint()
+        await checkpoint(durability)
         assert store.segment(NAME).read_bytes(0, len(merged)) == merged
     async with running(tmp_path) as (_, store):
         assert store.segment(NAME).read_bytes(0, len(merged)) == merged
@@ -36,16 +36,14 @@ async def test_a_chunk_file_is_written_again_when_less_than_half_of_it_is_in_use
         store.create_segment(NAME, now_ms=1)
         data = RANDOM.randbytes(20_000)
         write(store, NAME, data)
-        await durability.checkpoint()
+        await checkpoint(durability)
         first = chunk_files(tmp_path)
         store.truncate_segment(NAME, 10_000)
-        await durability.checkpoint()
+        await checkpoint(durability)
         assert chunk_files(tmp_path) == first, "half of it is in use"
         store.truncate_segment(NAME, 10_001)
         assert store.segment(NAME).read_bytes(10_001, 9_999) == data[10_001:]
-        assert durability.cache.held_bytes == 20_000
-        await durability.checkpoint()
-        assert durability.cache.held_bytes == 0, "the blocks of a removed file are dropped"
+        await checkpoint(durability)
         assert len(chunk_files(tmp_path)) == 1
         assert chunk_files(tmp_path).keys().isdisjoint(first)
         assert store.segment(NAME).read_bytes(10_001, 9_999) == data[10_001:]
@@ -55,9 +53,9 @@ async def test_bytes_below_four_kilobytes_are_in_the_snapshot_and_more_in_a_chun
     async with running(tmp_path) as (durability, store):
         store.create_segment(NAME, now_ms=1)
         write(store, NAME, bytes(4_095))
-        await durability.checkpoint()
+        await checkpoint(durability)
         assert chunk_files(tmp_path) == {}
         write(store, NAME, b"x")
-        await durability.checkpoint()
+        await checkpoint(durability)
         (size,) = chunk_files(tmp_path).values()
         assert size == 4_096 + 4 + 40, "the bytes, the checksum of a block, the footer"

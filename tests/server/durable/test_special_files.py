@@ -11,7 +11,7 @@ import pytest
 from segstore.server.durable import DirectoryDamaged, verify
 from segstore.server.shared_folder import verify_cluster
 from tests.power_loss.life import CONTAINERS, open_data
-from tests.server.durable.support import RANDOM, everything, write
+from tests.server.durable.support import RANDOM, checkpoint, everything, write
 
 NEITHER = "it is neither a regular file nor a folder"
 NAME = "scope/stream/0.#epoch.0"
@@ -25,7 +25,7 @@ async def live(kind: str, path: Path) -> str:
     if NAME not in everything(opened.store):
         opened.store.create_segment(NAME, now_ms=1)
     write(opened.store, NAME, RANDOM.randbytes(10_000))
-    await opened.durability.checkpoint()
+    await checkpoint(opened.durability)
     write(opened.store, NAME, RANDOM.randbytes(10_000))
     await opened.durability.committer.settled()
     await opened.durability.close(last_snapshot=False)

@@ -19,7 +19,7 @@ from segstore.server.durable import (
 )
 from segstore.server.shared_folder import identify, verify_cluster
 from segstore.server.store import Container
-from tests.server.durable.support import everything, write
+from tests.server.durable.support import checkpoint, everything, write
 from tests.server.shared_folder.members import CONTAINERS, Member, given_back, in_container, members, write_some
 from tests.server.support import PATIENCE_S, until
 
@@ -129,7 +129,7 @@ async def test_a_directory_is_taken_over_after_a_snapshot_and_what_it_left_is_re
         write_some(old, 200_000)
         await old.settled()
         for each in old.storage._open.values():
-            await each.durability.checkpoint()
+            await checkpoint(each.durability)
         write_some(old, 10)
         await old.settled()
         before = everything(old.store)
@@ -149,7 +149,7 @@ async def test_a_snapshot_of_the_older_owner_changes_nothing_for_the_new_one(tmp
         await new.settled()
         for durability in durabilities:
             with pytest.raises(JournalFailed):
-                await durability.checkpoint()
+                await checkpoint(durability)
         await until(lambda: sorted(old.lost) == [0, 1])
         before = everything(new.store)
         await last.open_all()

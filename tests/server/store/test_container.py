@@ -154,7 +154,7 @@ def test_an_absent_core_attribute_equals_nothing(container: Container) -> None:
 
 
 def expired(container: Container, now_ms: int, idle_ms: int) -> list[str]:
-    return [name for name in container.transients() if container.has_expired(name, now_ms, idle_ms)]
+    return container.expired_transients(now_ms, idle_ms)
 
 
 @pytest.mark.seed("43.6")

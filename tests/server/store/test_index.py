@@ -10,7 +10,7 @@ NAME = "scope/stream/0.#epoch.0"
 
 
 def index_of(lengths: list[int]) -> Segment:
-    segment = Segment(NAME + "#index", 0, ChunkPool(), 0, indexed=False)
+    segment = Segment(NAME + "#index", 0, ChunkPool(), 0)
     for number, length in enumerate(lengths):
         segment.write(pack_entry(length, number + 1, 1000))
     return segment

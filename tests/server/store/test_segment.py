@@ -1,16 +1,15 @@
-"""One segment's attributes: fields and dictionary look the same from outside."""
+"""One segment: its attributes and the gate of its appends."""
 
 from uuid import UUID
 
 from segstore.server.store import EVENT_COUNT, NULL_VALUE, ChunkPool, Kind, Segment
 from segstore.server.store.attributes import SCALE_POLICY_TYPE, SEGMENT_TYPE, core_id
-from segstore.server.store.segment import AppendCheck, has_field
 
 A = UUID(int=1)
 
 
 def segment(kind: Kind = Kind.STREAM) -> Segment:
-    return Segment("s", kind, ChunkPool(), 7, indexed=False)
+    return Segment("s", kind, ChunkPool(), 7)
 
 
 def test_core_and_extended_attributes_are_set_and_read_alike() -> None:
@@ -19,9 +18,7 @@ def test_core_and_extended_attributes_are_set_and_read_alike() -> None:
         assert s.attribute(attribute_id) is None
         s.set_attribute(attribute_id, 5)
         assert s.attribute(attribute_id) == 5
-    assert dict(s.attribute_values()) == {A: 5, SCALE_POLICY_TYPE: 5, core_id(8): 5, SEGMENT_TYPE: 0}
-    assert s.attribute_count() == 4
-    assert (has_field(SCALE_POLICY_TYPE), has_field(core_id(8)), has_field(A)) == (True, False, False)
+    assert dict(s.attribute_values()) == {A: 5, SCALE_POLICY_TYPE: 5, core_id(8): 5}
 
 
 def test_a_null_value_is_kept_and_counted() -> None:
@@ -29,13 +26,13 @@ def test_a_null_value_is_kept_and_counted() -> None:
     assert s.attribute(A) is None
     s.set_attribute(A, NULL_VALUE)
     assert s.attribute(A) == NULL_VALUE
-    assert s.attribute_count() == 2
+    assert len(s.attributes) == 1
 
 
 def test_an_event_count_past_int64_wraps_when_it_is_read() -> None:
     s = segment()
-    s.event_count = 1 << 63
-    assert s.attribute(EVENT_COUNT) == -(1 << 63)
+    s.set_attribute(EVENT_COUNT, 1 << 63)
+    assert s.attribute(EVENT_COUNT) == s.event_count == -(1 << 63)
 
 
 def test_overwriting_the_kind_does_not_change_what_a_segment_is() -> None:
@@ -45,18 +42,17 @@ def test_overwriting_the_kind_does_not_change_what_a_segment_is() -> None:
 
 
 def test_the_gate_is_open_for_plain_segments_alone() -> None:
-    assert segment().gate == 0
-    assert segment(Kind.TRANSIENT).gate == AppendCheck.TRANSIENT
-    assert segment(Kind.FIXED_KEY_TABLE).gate == AppendCheck.TABLE
+    assert not segment().gate
+    assert segment(Kind.TRANSIENT).gate
+    assert segment(Kind.FIXED_KEY_TABLE).gate
     sealed = segment()
     sealed.seal()
-    assert (sealed.sealed, sealed.gate) == (True, AppendCheck.SEALED)
+    assert (sealed.sealed, sealed.gate) == (True, True)
 
 
 def test_a_segment_that_is_discarded_holds_nothing() -> None:
     s = segment(Kind.TABLE)
     s.set_attribute(A, 5)
     s.write(b"data")
-    s.index = segment()
     s.discard()
-    assert (s.attributes, s.table, s.index, s.charged) == ({}, None, None, 0)
+    assert (s.attributes, s.table, s.charged) == ({}, None, 0)

@@ -14,13 +14,6 @@ from tests.looped import looped
 T = "scope/table"
 
 
-def test_a_key_length_above_256_cannot_be() -> None:
-    for length in (-5, 0, 1, 256):
-        checks.check_key_length(length)
-    with pytest.raises(Unmapped, match="key length 257 is above 256"):
-        checks.check_key_length(257)
-
-
 def test_a_version_is_a_position_absence_or_none() -> None:
     checks.check_key_versions([0, 7, checks.KEY_MUST_NOT_EXIST, NO_VERSION])
     for version in (-2, NO_VERSION + 1, NO_VERSION - 1):

@@ -29,7 +29,7 @@ def test_the_token_of_a_hash_table_brings_back_the_order_of_its_key() -> None:
         token = hash_token(order)
         assert len(token) == 24
         assert token[:8] == bytes.fromhex("00000100 00000010")
-        assert hash_of_token(token) == hash_of_token(token + b"trailing") == order
+        assert hash_of_token(token) == order
     assert len({hash_order(key) for key in KEYS}) == len(KEYS)
 
 
@@ -56,9 +56,7 @@ def test_a_token_that_is_cut_off_closes_the_connection(at: int) -> None:
         (b"\x00\x01" + WHOLE[2:], Unmapped, "not one of a hash table"),
         (b"\x00\x00\x00" + WHOLE[3:], Unmapped, "not one of a hash table"),
         (b"\x00\x00\x80" + WHOLE[3:], Unmapped, "not one of a hash table"),
-        (WHOLE[:3] + b"\x01" + WHOLE[4:], Unmapped, "holds no hash"),
-        (WHOLE[:4] + (15).to_bytes(4, "big") + WHOLE[8:], Unmapped, "holds no hash"),
-        (WHOLE[:4] + b"\xff" * 4 + WHOLE[8:], IllegalArgument, "bound must be a non-negative integer"),
+        (WHOLE + b"trailing", Unmapped, "not one of a hash table"),
         (WHOLE[:8] + b"\x80" + bytes(15), IllegalArgument, "keyHash must be at least"),
         (WHOLE[:8] + b"\x7f" + b"\xff" * 15, IllegalArgument, "keyHash must be at least"),
     ],
@@ -66,10 +64,3 @@ def test_a_token_that_is_cut_off_closes_the_connection(at: int) -> None:
 def test_a_token_of_something_else_is_refused(token: bytes, kind: type[Exception], said: str) -> None:
     with pytest.raises(kind, match=said):
         hash_of_token(token)
-
-
-def test_later_revisions_of_a_token_are_skipped() -> None:
-    more = b"\x05" + (3).to_bytes(4, "big") + b"abc"
-    assert hash_of_token(WHOLE[:2] + b"\x02" + WHOLE[3:] + more) == hash_order(b"key")
-    with pytest.raises(Unmapped, match="cut off"):
-        hash_of_token(WHOLE[:2] + b"\x02" + WHOLE[3:] + more[:-1])
