@@ -1,15 +1,13 @@
 """The controller's gRPC server on asyncio, with optional TLS and basic authentication.
 
 Invariants: while it is open, one task runs the due timers; after `aclose`, which can be called twice, no task and no
-socket is left. Port 0 picks a free port; a port in use is refused, not shared.
+socket is left.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, Self
@@ -28,28 +26,15 @@ from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError, Interrupted
 from segstore.server.durable import JournalFailed
-from segstore.server.net import AddressInUse, CannotListen, TlsFiles, most_connections
+from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
 from segstore.wire.endpoint import Endpoint
 
 _log = logging.getLogger(__name__)
 
-_OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),  # otherwise two servers could share a port unnoticed
-    # Clients may send keep-alive pings at any rate, also between calls.
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.server_handshake_timeout_ms", 10_000),
-    # A connection without calls for this long is closed; a client opens another for its next call.
-    ("grpc.max_connection_idle_ms", 300_000),
-)
-
 _STREAMS_MAX: Final = 1_024
 """Maximum number of calls in flight per connection, including calls whose request has not arrived: gRPC needs 20 KB per
 call. It refuses further calls, and more than 1,000 at once."""
-_GRPC_CONNECTIONS: Final = (1 << 31) - 2
-"""gRPC aborts the process above this."""
 _REQUEST_MAX_BYTES: Final = 1 << 20
 _SEGMENT_BYTES: Final = 128
 """Room in a request for each segment of a stream. A cut that spans several epochs names more than that."""
@@ -61,42 +46,6 @@ def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
         ("grpc.max_receive_message_length", max(_REQUEST_MAX_BYTES, _SEGMENT_BYTES * config.max_segments)),
         ("grpc.max_concurrent_streams", _STREAMS_MAX),
     )
-
-
-def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
-    """Creates a server that does not listen yet. It closes connections beyond its limit at once."""
-    most = "grpc.max_allowed_incoming_connections", min(most_connections() // 2, _GRPC_CONNECTIONS)
-    return grpc.aio.server(options=(*_OPTIONS, most, *options))
-
-
-async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:
-    """Binds a server that has not started; returns the port. Raises CannotListen, or OSError for a file of `tls`, and
-    stops the server then.
-    """
-    if _taken(host, port):
-        await server.stop(None)
-        raise AddressInUse(host, port, "the controller", "--controller-port")
-    address = str(Endpoint(host, port))
-    try:
-        if tls is None:
-            return server.add_insecure_port(address)
-        pair = tls.key.read_bytes(), tls.certificate.read_bytes()
-        return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
-    except RuntimeError as error:  # gRPC gives no reason
-        await server.stop(None)
-        raise CannotListen(f"the controller cannot listen on {address}", host, port) from error
-    except OSError:
-        await server.stop(None)
-        raise
-
-
-def _taken(host: str, port: int) -> bool:
-    """Whether the port is in use. gRPC would log that itself, and report only a failure."""
-    try:
-        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
-    except OSError as error:
-        return error.errno == errno.EADDRINUSE  # gRPC reports other errors
-    return False
 
 
 class ControllerServer:
@@ -113,7 +62,7 @@ class ControllerServer:
         settled: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self.executor = Executor(
-            controller, authority, serve(controller, servers or (lambda: (self._endpoint,))), settled
+            controller, authority, serve(controller, servers or (lambda: (self.endpoint,))), settled
         )
         self.handlers = grpc.method_handlers_generic_handler(
             SERVICE,
@@ -124,7 +73,7 @@ class ControllerServer:
         )
         self._in_flight: CallsInFlight | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._endpoint = Endpoint("", 0)
+        self._host = ""
 
     @classmethod
     async def start(
@@ -148,13 +97,11 @@ class ControllerServer:
 
         Raises `CannotListen`; `OSError` for a file of `tls`.
         """
-        server = new_server(*bounds(controller.config))
         self = cls(controller, authority or Authority(), None, settled)
-        self._in_flight = CallsInFlight(server, self.handlers, calls)
-        bound = await listen(server, host, port, tls)
-        self._endpoint = Endpoint(published_host or host, bound)
-        await self._in_flight.begin()
-        self._keeper = asyncio.create_task(self._keep(), name=f"controller on port {bound}")
+        self._host = published_host or host
+        self._in_flight = CallsInFlight(self.handlers, *bounds(controller.config), calls=calls)
+        await self._in_flight.start(host, port, tls)
+        self._keeper = asyncio.create_task(self._keep(), name=f"controller on port {self.port}")
         return self
 
     @classmethod
@@ -175,11 +122,11 @@ class ControllerServer:
     @property
     def endpoint(self) -> Endpoint:
         """The server's address for clients."""
-        return self._endpoint
+        return Endpoint(self._host, self.port)
 
     @property
     def port(self) -> int:
-        return self._endpoint.port
+        return 0 if self._in_flight is None else self._in_flight.port
 
     async def aclose(self, grace_s: float = 1.0) -> None:
         """Accepts no more calls, gives calls in flight `grace_s` seconds, then cancels them and their work."""
