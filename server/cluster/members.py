@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import MutableSequence
 
-from segstore.server.cluster.node import HostedStore
+from segstore.server.cluster.node import LoadMeter
 from segstore.server.coordination import (
     Configuration,
     ContainerOwnership,
@@ -59,11 +59,11 @@ class Members:
             f"store-{number}",
             self.coordinator,
             self._storage,
-            HostedStore(server),
-            server.settings.containers,
+            server.store,
+            LoadMeter(server).load,
             self._settings,
+            released=server.service.answer_waiting,
             on_shutdown=lambda reason: self._shut_down(number, reason),
-            drop_caches=self.configuration.drop,
         )
 
     def _shut_down(self, number: int, reason: str) -> None:

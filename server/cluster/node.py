@@ -1,7 +1,7 @@
 """The base class of one process of a cluster: its segment stores, controller and control API, run together.
 
 Subclasses decide how containers are owned: `Cluster` for stores that share them in one process, `ClusterProcess` for
-one store that shares them with other processes. Ownership drives a store through `HostedStore`.
+one store that shares them with other processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from segstore.server.coordination import LoadReport
 from segstore.server.durable import DirectoryDamaged, Durability
 from segstore.server.faults import Faults, WithFaults
 from segstore.server.node import SegmentStoreServer, WithSnapshots
-from segstore.server.store import Container
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -199,27 +198,13 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
         await self.stop()
 
 
-class HostedStore:
-    """`Hosted` for a `SegmentStoreServer`; a released container's waiting requests are answered at once."""
+class LoadMeter:
+    """Measures the load of a store."""
 
     def __init__(self, server: SegmentStoreServer) -> None:
         self._server = server
         self._bytes = 0
         self._at_s = time.monotonic()
-
-    def own(self, container_id: int, container: Container | None) -> None:
-        self._server.store.own(container_id, container)
-
-    def own_unopened(self, container_id: int, first_use: Callable[[], None]) -> None:
-        self._server.store.unopened[container_id] = first_use
-
-    def release(self, container_id: int) -> Container | None:
-        store = self._server.store
-        if store.unopened.pop(container_id, None) is not None:
-            return None
-        container = store.release(container_id)
-        self._server.service.answer_waiting()
-        return container
 
     def load(self) -> LoadReport:
         """Returns the current load; its byte rate is the average since the last call."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from segstore.server.clock import Clock
 from segstore.server.cluster.leader import ControllerLeader, Leading
-from segstore.server.cluster.node import ClusterNode, HostedStore, Ownership
+from segstore.server.cluster.node import ClusterNode, LoadMeter, Ownership
 from segstore.server.cluster.settings import ClusterSettings, ZooKeeperSettings
 from segstore.server.controller import Controller, ControllerServer
 from segstore.server.controller.api import Authority, Calls, Executor, ForwardingServer
@@ -173,11 +173,11 @@ class ClusterProcess(ClusterNode):
             str(Endpoint(settings.public_host, server.address.port)),
             self._coordinator,
             storage,
-            HostedStore(server),
-            settings.store.containers,
+            server.store,
+            LoadMeter(server).load,
             settings.ownership,
+            released=server.service.answer_waiting,
             on_shutdown=lambda reason: self._fail(f"the store ends: {reason}"),
-            drop_caches=self.configuration.drop,
         )
         self._leader_here = ControllerLeader(
             settings,

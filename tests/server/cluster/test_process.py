@@ -13,7 +13,7 @@ from segstore.server.cluster.leader import ControllerLeader, Leading
 from segstore.server.coordination import ContainerOwnership, OwnershipSettings
 from segstore.server.durable import ContainerEpoch, Durability, epochs_of
 from segstore.server.shared_folder import SharedFolder
-from segstore.server.store import Container
+from segstore.server.store import Container, SegmentStore
 from tests.looped import looped
 from tests.server.shared_folder.members import CONTAINERS
 from tests.server.support import PATIENCE_S, until
@@ -53,8 +53,8 @@ async def test_an_opening_that_was_fenced_and_then_cancelled_is_cancelled() -> N
         fenced()
         raise asyncio.CancelledError
 
-    nothing: Any = SimpleNamespace(open=opened, load=None)
-    ownership = ContainerOwnership("a", nothing, nothing, nothing, 1, OwnershipSettings())
+    nothing: Any = SimpleNamespace(open=opened)
+    ownership = ContainerOwnership("a", nothing, nothing, SegmentStore(1, []), nothing, OwnershipSettings())
     with pytest.raises(asyncio.CancelledError):
         await ownership._open(0)
 

@@ -198,7 +198,7 @@ def test_what_is_opened_as_the_session_ends_is_not_served_in_it(at: str, changed
         may, reached = asyncio.Event(), asyncio.Event()
         served_in: list[object] = []
         store, ownership = cluster.first, cluster.first.ownership
-        real, real_own, real_unopened = getattr(cluster.storage, at), store.own, store.own_unopened
+        real, real_own = getattr(cluster.storage, at), store.store.own
 
         async def later(*given: Any) -> Any:
             if given[0] == 0 and not may.is_set():
@@ -206,16 +206,17 @@ def test_what_is_opened_as_the_session_ends_is_not_served_in_it(at: str, changed
                 await may.wait()
             return 99 if changed and given[0] == 0 else await real(*given)
 
-        def own(container_id: int, container: Container | None) -> None:
+        def own(container_id: int, container: Container | None = None) -> Container:
             if container_id == 0:
                 served_in.append(ownership.session)
-            real_own(container_id, container)
+            return real_own(container_id, container)
 
-        def own_unopened(container_id: int, first_use: Callable[[], None]) -> None:
-            served_in.append(ownership.session)
-            real_unopened(container_id, first_use)
+        class Unopened(dict[int, Callable[[], None]]):
+            def __setitem__(self, container_id: int, first_use: Callable[[], None]) -> None:
+                served_in.append(ownership.session)
+                super().__setitem__(container_id, first_use)
 
-        store.own, store.own_unopened = own, own_unopened  # type: ignore[method-assign]
+        store.store.own, store.store.unopened = own, Unopened()  # type: ignore[method-assign]
         setattr(cluster.storage, at, later)
         if at == "open":
             cluster.storage.fence[0]()
