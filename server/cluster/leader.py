@@ -19,6 +19,7 @@ from segstore.server.cluster.node import controller_state
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.controller import Controller
 from segstore.server.controller.api import Authority, ControllerServer, Permission
+from segstore.server.controller.state import Core
 from segstore.server.controller.state import operations as op
 from segstore.server.coordination import Configuration, Configured, Disconnected, configured
 from segstore.server.durable import MIN_MEMORY_BYTES, ContainerEpoch, Durability, Fenced, JournalFailed
@@ -120,7 +121,7 @@ class ControllerLeader:
             tls=None if self._settings.tls is None else self._settings.tls.trusting_context(),
             refused=self._refused,
         )
-        controller = Controller(segments, self._settings.controller, journal=journal, state=state)
+        controller = Controller(Core(segments, self._settings.controller, journal=journal, state=state))
         calls = ControllerServer.behind(controller, authority, self._servers, settled)
         leading = self.leading = Leading(epoch, durability, controller, calls, segments)
 

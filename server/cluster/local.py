@@ -19,7 +19,7 @@ from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.config import StoreOptions, StoreSettings, settings_of
 from segstore.server.controller import Controller, ControllerConfig
 from segstore.server.controller.api import Authority, Calls, ControllerServer
-from segstore.server.controller.state import State
+from segstore.server.controller.state import Core, State
 from segstore.server.controller.state import operations as op
 from segstore.server.coordination import Coordinator, OwnershipSettings, configured
 from segstore.server.durable import Durability
@@ -150,13 +150,14 @@ class Cluster(ClusterNode):
             return
         durability = self.durability
         self._segments = LocalSegments(self.stores, settings.public_host, lambda: self.stores[0].hub.recorder)
-        self.controller = Controller(
+        core = Core(
             self._segments,
             settings.controller,
             journal=None if durability is None and self.members is None else self._journal,
             state=self._controller_state,
             memory=self._memory,
         )
+        self.controller = Controller(core)
         if self.members is not None:
             state = self.controller.state
             self.members.configuration.publish(lambda: configured(state))

@@ -162,11 +162,11 @@ class ControllerServer:
     async def _keep(self) -> None:
         controller = self.executor.controller
         while True:
-            due_ms = controller.next_due_ms()
+            due_ms = controller.core.next_due_ms()
             wait_s = None if due_ms is None else max(due_ms - controller.now_ms(), 0) / 1000
             try:
                 async with asyncio.timeout(wait_s):
-                    await controller.wait_for_timer()
+                    await controller.core.wait_for_timer()
             except TimeoutError:
                 await controller.run_due()
 

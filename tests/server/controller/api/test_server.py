@@ -9,7 +9,7 @@ import pytest
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer, StreamConfig
 from segstore.server.controller.api.in_flight import CallsInFlight
-from segstore.server.controller.state import TransactionStatus
+from segstore.server.controller.state import Core, TransactionStatus
 from segstore.server.controller.state import operations as op
 from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import messages as m
@@ -30,7 +30,7 @@ def controller(store: FakeStore | None = None, ended: asyncio.Event | None = Non
         if ended is not None and isinstance(operation, op.TransactionEnded):
             ended.set()
 
-    return Controller(store or FakeStore(), ControllerConfig.model_validate(settings), journal=journal)
+    return Controller(Core(store or FakeStore(), ControllerConfig.model_validate(settings), journal=journal))
 
 
 async def test_a_port_that_another_server_has_is_refused() -> None:
