@@ -76,18 +76,13 @@ class ControllerLeader:
         self._opening: asyncio.Task[tuple[ContainerEpoch, Durability]] | None = None
 
     def _open(self) -> tuple[ContainerEpoch, Durability]:
-        epoch, durability = self._folder.open(self._folder.controller, (), MIN_MEMORY_BYTES)
-        self._folder.recover(epoch, durability, {})
-        return epoch, durability
+        return self._folder.open(self._folder.controller, (), MIN_MEMORY_BYTES)
 
     async def lead(self) -> Leading:
         """Opens the controller. Raises Disconnected if another process is faster, DataError for the folder."""
         await self._opened()
         opening = self._opening = asyncio.create_task(asyncio.to_thread(self._open), name="opening the controller")
-        try:
-            epoch, durability = await result_of(opening, lambda opened: drop(opened[1]))
-        except Fenced as error:
-            raise Disconnected(str(error)) from error
+        epoch, durability = await result_of(opening, lambda opened: drop(opened[1]))
         try:
             state = controller_state(durability)
         except BaseException:
@@ -122,7 +117,7 @@ class ControllerLeader:
             refused=self._refused,
         )
         controller = Controller(Core(segments, self._settings.controller, journal=journal, state=state))
-        calls = ControllerServer.behind(controller, authority, self._servers, settled)
+        calls = ControllerServer(controller, authority, self._servers, settled)
         leading = self.leading = Leading(epoch, durability, controller, calls, segments)
 
         def to_publish() -> Configured | None:

@@ -49,7 +49,7 @@ def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
 
 
 class ControllerServer:
-    """A served controller. Created by `start`, or by `behind` without a socket of its own.
+    """A served controller, for calls that are passed to `handlers`, or with a socket of its own (`start`).
 
     `executor` executes its calls; `handlers` are the gRPC handlers of its methods.
     """
@@ -57,13 +57,17 @@ class ControllerServer:
     def __init__(
         self,
         controller: Controller,
-        authority: Authority,
-        servers: Callable[[], Sequence[Endpoint]] | None,
-        settled: Callable[[], Awaitable[None]] | None,
+        authority: Authority | None = None,
+        servers: Callable[[], Sequence[Endpoint]] | None = None,
+        settled: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self.executor = Executor(
-            controller, authority, serve(controller, servers or (lambda: (self.endpoint,))), settled
-        )
+        """authority: checks permissions and issues tokens; None: everything is allowed, and there are no tokens.
+        servers: returns the addresses of all controllers of the cluster for clients; None: this server's. settled:
+        returns when all changes are durable; calls are answered only then, with UNAVAILABLE if it raises
+        `JournalFailed`. None: no durability.
+        """
+        served = serve(controller, servers or (lambda: (self.endpoint,)))
+        self.executor = Executor(controller, authority or Authority(), served, settled)
         self.handlers = grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -72,7 +76,7 @@ class ControllerServer:
             },
         )
         self._in_flight: CallsInFlight | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = asyncio.create_task(self._keep(), name="controller")
         self._host = ""
 
     @classmethod
@@ -90,33 +94,19 @@ class ControllerServer:
     ) -> Self:
         """Starts to serve a controller, which is not closed with the server; port 0 picks a free port.
 
-        authority: checks permissions and issues tokens; None: everything is allowed, and there are no tokens.
-        published_host: this server's host name for clients; with TLS a name in the certificate. None: `host`. settled:
-        returns when all changes are durable; calls are answered only then, with UNAVAILABLE if it raises
-        `JournalFailed`. None: no durability. calls: observes all calls.
+        authority, settled: as for the constructor. published_host: this server's host name for clients; with TLS a name
+        in the certificate. None: `host`. calls: observes all calls.
 
         Raises `CannotListen`; `OSError` for a file of `tls`.
         """
-        self = cls(controller, authority or Authority(), None, settled)
+        self = cls(controller, authority, None, settled)
         self._host = published_host or host
         self._in_flight = CallsInFlight(self.handlers, *bounds(controller.config), calls=calls)
-        await self._in_flight.start(host, port, tls)
-        self._keeper = asyncio.create_task(self._keep(), name=f"controller on port {self.port}")
-        return self
-
-    @classmethod
-    def behind(
-        cls,
-        controller: Controller,
-        authority: Authority,
-        servers: Callable[[], Sequence[Endpoint]],
-        settled: Callable[[], Awaitable[None]],
-    ) -> Self:
-        """Serves calls passed to `handlers`, without a socket. servers: returns the addresses of all controllers of the
-        cluster for clients. Other arguments as for `start`.
-        """
-        self = cls(controller, authority, servers, settled)
-        self._keeper = asyncio.create_task(self._keep(), name="controller")
+        try:
+            await self._in_flight.start(host, port, tls)
+        except BaseException:
+            await self.aclose(0)
+            raise
         return self
 
     @property

@@ -47,7 +47,7 @@ class Process:
         async def settled() -> None:
             return None
 
-        self.calls = ControllerServer.behind(Controller(Core(FakeStore())), authority, list, settled)
+        self.calls = ControllerServer(Controller(Core(FakeStore())), authority, list, settled)
         self.front.local = self.calls.handlers
 
     async def resign(self) -> None:
