@@ -35,7 +35,6 @@ class Leading(NamedTuple):
 
     epoch: ContainerEpoch
     durability: Durability
-    controller: Controller
     calls: ControllerServer
     segments: RemoteSegments
 
@@ -118,7 +117,7 @@ class ControllerLeader:
         )
         controller = Controller(Core(segments, self._settings.controller, journal=journal, state=state))
         calls = ControllerServer(controller, authority, self._servers, settled)
-        leading = self.leading = Leading(epoch, durability, controller, calls, segments)
+        leading = self.leading = Leading(epoch, durability, calls, segments)
 
         def to_publish() -> Configured | None:
             return None if epoch.is_over else configured(state)

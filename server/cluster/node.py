@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Self, TypedDict
+from typing import TYPE_CHECKING, Self
 
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.controller import Controller, ControllerServer
@@ -24,16 +24,8 @@ from segstore.server.node import SegmentStoreServer, WithSnapshots
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from segstore.server.control_api import ClusterControl, ControlApi, Controlled
+    from segstore.server.control_api import ControlApi, Controlled
     from segstore.server.rest import HealthStatus, RestApi, RestRequest, RestResponse
-
-
-class Ownership(TypedDict, total=False):
-    """How containers are owned: the arguments of `Controlled` that differ between subclasses of `ClusterNode`."""
-
-    cluster: ClusterControl | None
-    why_no_cluster: str
-    owner_elsewhere: Callable[[int], Endpoint | None]
 
 
 class ClusterNode(WithFaults, WithSnapshots, ABC):
@@ -63,17 +55,12 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
 
     @property
     @abstractmethod
-    def controller(self) -> Controller | None: ...
-
-    @property
-    @abstractmethod
-    def _owning(self) -> Ownership:
-        """How containers are owned, for the control API."""
-
-    @property
-    @abstractmethod
     def _calls(self) -> ControllerServer | None:
         """The server of the controller, while it is in this process."""
+
+    @property
+    def controller(self) -> Controller | None:
+        return None if self._calls is None else self._calls.executor.controller
 
     @property
     def address(self) -> Endpoint | None:
@@ -136,7 +123,6 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
             data=self.settings.data,
             snapshots=self.snapshots,
             settled=self._settled,
-            **self._owning,
         )
 
     async def _start_control_api(self) -> None:

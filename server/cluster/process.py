@@ -14,14 +14,15 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from contextlib import suppress
-from functools import partial
-from typing import Any
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from segstore.server.clock import Clock
 from segstore.server.cluster.leader import ControllerLeader, Leading
-from segstore.server.cluster.node import ClusterNode, LoadMeter, Ownership
+from segstore.server.cluster.node import ClusterNode, LoadMeter
 from segstore.server.cluster.settings import ClusterSettings, ZooKeeperSettings
-from segstore.server.controller import Controller, ControllerServer
+from segstore.server.controller import ControllerServer
 from segstore.server.controller.api import Authority, Calls, Executor, ForwardingServer
 from segstore.server.coordination import (
     Configuration,
@@ -38,6 +39,9 @@ from segstore.server.faults import Faults
 from segstore.server.node import SegmentStoreServer
 from segstore.server.shared_folder import Candidate, FolderStorage, Owners, Present, SharedFolder, confirm, identify
 from segstore.wire.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from segstore.server.control_api import Controlled
 
 log = logging.getLogger(__name__)
 
@@ -106,19 +110,13 @@ class ClusterProcess(ClusterNode):
         return self.stores[0]
 
     @property
-    def controller(self) -> Controller | None:
-        return None if self._leading is None else self._leading.controller
-
-    @property
     def _leading(self) -> Leading | None:
         return None if self._leader_here is None else self._leader_here.leading
 
-    @property
-    def _owning(self) -> Ownership:
-        return {
-            "owner_elsewhere": self._owners.of,
-            "why_no_cluster": "each store of the cluster is a process, and ZooKeeper shares the containers out",
-        }
+    @cached_property
+    def _controlled(self) -> Controlled:
+        why = "each store of the cluster is a process, and ZooKeeper shares the containers out"
+        return replace(super()._controlled, owner_elsewhere=self._owners.of, why_no_cluster=why)
 
     @property
     def _calls(self) -> ControllerServer | None:

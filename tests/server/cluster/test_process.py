@@ -40,7 +40,7 @@ async def test_a_cancelled_resignation_closes_all_parts_and_no_later_one_waits_f
 
     nothing: Any = SimpleNamespace(withdraw=lambda: did.append("withdrawn"))
     leader = ControllerLeader(nothing, nothing, nothing, nothing, nothing, list, {}, on_failure=print, on_lost=print)
-    parts: Any = {each: Part(each) for each in ("epoch", "durability", "controller", "calls", "segments")}
+    parts: Any = {each: Part(each) for each in ("epoch", "durability", "calls", "segments")}
     leader.leading = Leading(**parts)
     with pytest.raises(asyncio.CancelledError):
         await leader.resign()
