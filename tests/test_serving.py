@@ -244,7 +244,7 @@ def test_a_file_that_has_no_settings_of_a_controller_is_one_sentence_and_status_
     path.write_text("page_sise = 5")
     status, complaint = refusal_here("serve", "--controller-config", str(path))
     assert status == 2
-    assert f"{path}: page_sise: there is no such field (page_size?)" in complaint
+    assert f"{path}: page_sise: there is no such option (page_size?)" in complaint
     assert len(complaint.strip().splitlines()) == 1
 
 
