@@ -85,12 +85,10 @@ class Members:
         """Makes each store own its initial containers. Raises Unreachable."""
         await self.configuration.start()
         for ownership, numbers in zip(self.ownerships, self._dealt, strict=True):
-            await ownership.start(numbers, others=False)
+            await ownership.start(numbers)
         for number, numbers in enumerate(self._dealt):
             for container_id in numbers:
                 await self.move(container_id, number)
-        for ownership in self.ownerships:
-            ownership.take_others()
 
     async def stop(self) -> None:
         """Ends all sessions. May be called twice."""

@@ -99,11 +99,10 @@ class ContainerOwnership:
         self._wanted: set[int] = set()  # the unopened containers that were requested
         self._had: set[int] = set()  # containers owned when the last session ended
         self._leaving: set[int] = set()
-        self._waiting: list[asyncio.Future[None]] = []
+        self._changed = asyncio.Event()
         self._wake_ups: dict[int, asyncio.Event] = {}
         self._preferred: frozenset[int] = frozenset()
         self._reports = LoadReports(name, load, settings, self._random, self._rebalance)
-        self._others = asyncio.Event()
         self._ours: set[int] = set()  # nodes that this session created and this store has not deleted
         self._replaced: set[tuple[int, int]] = set()  # deleted stale nodes: container, session
         self._logged: set[str] = set()
@@ -111,14 +110,12 @@ class ContainerOwnership:
 
     # --- start and stop ---------------------------------------------------------------------------------------------
 
-    async def start(self, preferred: Iterable[int] = (), *, others: bool = True) -> None:
-        """Opens a session and starts to acquire containers, at once the `preferred` containers. Raises Unreachable.
+    async def start(self, preferred: Iterable[int] = ()) -> None:
+        """Opens a session and starts to acquire containers: at once the `preferred`, in turn the others.
 
-        others: also takes unowned containers in turn; if False, only after `take_others`.
+        Raises Unreachable.
         """
         self._preferred = frozenset(preferred)
-        if others:
-            self._others.set()
         self.session = session = await self._coordinator.connect()
         self._main = asyncio.create_task(self._run(session), name=f"ownership of {self.name}")
 
@@ -133,10 +130,6 @@ class ContainerOwnership:
 
     def owns(self, container_id: int) -> bool:
         return container_id in self._owned
-
-    def take_others(self) -> None:
-        """Starts taking unowned containers in turn."""
-        self._others.set()
 
     def leave(self, container_id: int) -> None:
         """Takes a container only in turn."""
@@ -165,15 +158,11 @@ class ContainerOwnership:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits until the condition holds; it is checked after every change."""
         while not condition():
-            changed = asyncio.get_running_loop().create_future()
-            self._waiting.append(changed)
-            await changed
+            await self._changed.wait()
 
     def _notify(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def give_up(self, container_id: int) -> None:
         """Gives up a container, so that another store can take it."""
@@ -337,7 +326,6 @@ class ContainerOwnership:
     async def _take(self, session: CoordinationSession, container_id: int, changed: asyncio.Event) -> None:
         """Creates the node: at once if the container was ours, else in turn if it is still unowned."""
         if container_id not in self._preferred and container_id not in self._had:
-            await self._others.wait()
             delay_ms = self._settings.takeover_delay_ms * (1 + await self._turn(session, container_id))
             with suppress(TimeoutError):  # it is still unowned
                 async with asyncio.timeout(delay_ms / 1000):

@@ -136,15 +136,11 @@ async def test_a_container_is_taken_at_once_if_the_store_prefers_it_and_in_turn_
     assert await taken_after_s(cluster, 1) < 0.1, "it had it"
 
 
-def test_a_store_takes_others_containers_only_when_it_may() -> None:
+def test_a_store_takes_its_containers_at_once_and_others_in_turn() -> None:
     async def play() -> None:
         cluster = Cluster(rebalance=False)
-        await cluster.first.ownership.start({1}, others=False)
+        await cluster.first.ownership.start({1})
         assert await taken_after_s(cluster, 1) < 0.1
-        await asyncio.sleep(60)
-        assert cluster.first.serves == {1}
-        cluster.first.ownership.prefer(2)
-        cluster.first.ownership.take_others()
         await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
         await cluster.first.ownership.stop()
         await cluster.first.ownership.stop()

@@ -2,7 +2,8 @@
 
 import pytest
 
-from segstore.server.controller import AutoScaling, ScalingPolicy, StreamConfig
+from segstore.server.controller import ScalingPolicy, StreamConfig
+from segstore.server.controller.config import AutoScaling
 from segstore.server.controller.policies import ScalingType
 from segstore.server.controller.state import Epoch
 from segstore.server.controller.state.history import first_epoch
