@@ -86,13 +86,16 @@ def check_choice(option: str, value: object, known: Collection[str]) -> None:
         raise ValueError(f"{option} is one of {', '.join(known)}, not {value!r}{hint}")
 
 
-def settings_of(model: type[M], values: Mapping[str, Any], also: Collection[str] = ()) -> M:
-    """Settings from keyword arguments. also: other arguments of the caller, for suggestions.
+def settings_of(
+    model: type[M], values: Mapping[str, Any], also: Collection[str] = (), *, strict: bool | None = None
+) -> M:
+    """Settings from keyword arguments. also: other arguments of the caller, for suggestions. strict: refuse values of
+    other types, such as numbers as text.
 
     Raises ValueError, whose text is a sentence.
     """
     try:
-        return model.model_validate(values)
+        return model.model_validate(values, strict=strict)
     except ValidationError as error:
         first = first_error(error)
         path = ".".join(map(str, first["loc"]))

@@ -20,8 +20,9 @@ import pytest
 from segstore.cli import serving
 from segstore.cli.serving import announcement
 from segstore.cli.settings import ServeSettings, read_settings
-from segstore.server.controller import AutoScaling, ControllerConfig
+from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Permission
+from segstore.server.controller.config import AutoScaling
 from segstore.wire import Command, CreateSegment, FrameDecoder, Hello, KeepAlive, WrongHost, encode
 from segstore.wire.endpoint import Endpoint
 from tests.looped import looped
@@ -244,7 +245,7 @@ def test_a_file_that_has_no_settings_of_a_controller_is_one_sentence_and_status_
     path.write_text("page_sise = 5")
     status, complaint = refusal_here("serve", "--controller-config", str(path))
     assert status == 2
-    assert f"{path}: page_sise: there is no such field (page_size?)" in complaint
+    assert f"{path}: page_sise: there is no such option (page_size?)" in complaint
     assert len(complaint.strip().splitlines()) == 1
 
 

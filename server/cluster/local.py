@@ -7,19 +7,20 @@ the wire.
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.cluster.contents import WithContents
 from segstore.server.cluster.members import Members
-from segstore.server.cluster.node import ClusterNode, Ownership, controller_state
+from segstore.server.cluster.node import ClusterNode, controller_state
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.config import StoreOptions, StoreSettings, settings_of
 from segstore.server.controller import Controller, ControllerConfig
 from segstore.server.controller.api import Authority, Calls, ControllerServer
-from segstore.server.controller.state import State
+from segstore.server.controller.state import Core, State
 from segstore.server.controller.state import operations as op
 from segstore.server.coordination import Coordinator, OwnershipSettings, configured
 from segstore.server.durable import Durability
@@ -29,6 +30,9 @@ from segstore.server.segments import LocalSegments
 from segstore.server.store import ChunkPool, MemoryAccount
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.names import container_of
+
+if TYPE_CHECKING:
+    from segstore.server.control_api import Controlled
 
 _PROMPT = OwnershipSettings(takeover_delay_ms=50.0, load_report_interval_ms=500.0)
 """For tests: unowned containers are taken soon."""
@@ -44,7 +48,7 @@ class Cluster(ClusterNode):
     With one store, methods that need several stores raise RuntimeError.
     """
 
-    controller: Controller | None = None
+    _calls: ControllerServer | None = None
 
     def __init__(
         self,
@@ -82,7 +86,6 @@ class Cluster(ClusterNode):
         elif coordinator is not None or configuration is not None:
             raise ValueError("a coordinator is for several stores that share containers: give stores=2")
         self._authority = authority
-        self._served: ControllerServer | None = None
         self._segments: LocalSegments | None = None
         self._with_controller = True
         if self.durability is None:
@@ -90,18 +93,13 @@ class Cluster(ClusterNode):
                 self.stores,
                 self._memory,
                 self.rules,
-                controller=lambda: self.controller,
-                served=lambda: self._served,
+                calls=lambda: self._calls,
                 changed=lambda: None if self.members is None else self.members.configuration.changed(),
             )
 
-    @property
-    def _owning(self) -> Ownership:
-        return {"cluster": None if self.members is None else self}
-
-    @property
-    def _calls(self) -> ControllerServer | None:
-        return self._served
+    @cached_property
+    def _controlled(self) -> Controlled:
+        return replace(super()._controlled, cluster=None if self.members is None else self)
 
     def _make_store(self, number: int, settings: StoreSettings) -> SegmentStoreServer:
         return SegmentStoreServer(
@@ -146,11 +144,11 @@ class Cluster(ClusterNode):
     async def start_controller(self) -> None:
         """Starts the controller after `start(with_controller=False)`; no-op if it runs. Raises OSError."""
         settings = self.settings
-        if self._served is not None:
+        if self._calls is not None:
             return
         durability = self.durability
         self._segments = LocalSegments(self.stores, settings.public_host, lambda: self.stores[0].hub.recorder)
-        self.controller = Controller(
+        core = Core(
             self._segments,
             settings.controller,
             journal=None if durability is None and self.members is None else self._journal,
@@ -158,11 +156,10 @@ class Cluster(ClusterNode):
             memory=self._memory,
         )
         if self.members is not None:
-            state = self.controller.state
-            self.members.configuration.publish(lambda: configured(state))
+            self.members.configuration.publish(lambda: configured(core.state))
         calls = Calls(lambda: self.stores[0].hub.recorder, lambda: self.rules)
-        self._served = await ControllerServer.start(
-            self.controller,
+        self._calls = await ControllerServer.start(
+            Controller(core),
             settings.store.host,
             settings.controller_port or 0,
             authority=self._authority,
@@ -171,14 +168,14 @@ class Cluster(ClusterNode):
             settled=None if durability is None else durability.committer.settled,
             calls=calls,
         )
-        self.controller_address = Endpoint(settings.public_host, self._served.port)
+        self.controller_address = Endpoint(settings.public_host, self._calls.port)
         if settings.rest_port is not None:
             from segstore.server.rest import HealthStatus, answered  # a web library
 
             parts = ("GRPCServer", "eventProcessor", "retentionService", "watermarkingService")
             health = dict.fromkeys(parts, HealthStatus.UP)
             await self._start_rest_api(
-                self._authority, partial(answered, self._served.executor, calls=calls), lambda: health
+                self._authority, partial(answered, self._calls.executor, calls=calls), lambda: health
             )
 
     def _journal(self, operation: op.Operation) -> None:
@@ -188,9 +185,8 @@ class Cluster(ClusterNode):
             self.members.configuration.changed_by(operation)
 
     async def _stop_controller(self, grace_s: float) -> None:
-        served, self._served = self._served, None
-        if served is not None:
-            await served.aclose(grace_s)
+        if self._calls is not None:
+            await self._calls.aclose(grace_s)
         if self._segments is not None:
             self._segments.close()
 

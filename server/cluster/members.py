@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import MutableSequence
 
-from segstore.server.cluster.node import HostedStore
+from segstore.server.cluster.node import LoadMeter
 from segstore.server.coordination import (
     Configuration,
     ContainerOwnership,
@@ -59,11 +59,11 @@ class Members:
             f"store-{number}",
             self.coordinator,
             self._storage,
-            HostedStore(server),
-            server.settings.containers,
+            server.store,
+            LoadMeter(server).load,
             self._settings,
+            released=server.service.answer_waiting,
             on_shutdown=lambda reason: self._shut_down(number, reason),
-            drop_caches=self.configuration.drop,
         )
 
     def _shut_down(self, number: int, reason: str) -> None:
@@ -85,12 +85,10 @@ class Members:
         """Makes each store own its initial containers. Raises Unreachable."""
         await self.configuration.start()
         for ownership, numbers in zip(self.ownerships, self._dealt, strict=True):
-            await ownership.start(numbers, others=False)
+            await ownership.start(numbers)
         for number, numbers in enumerate(self._dealt):
             for container_id in numbers:
                 await self.move(container_id, number)
-        for ownership in self.ownerships:
-            ownership.take_others()
 
     async def stop(self) -> None:
         """Ends all sessions. May be called twice."""

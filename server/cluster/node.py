@@ -1,7 +1,7 @@
 """The base class of one process of a cluster: its segment stores, controller and control API, run together.
 
 Subclasses decide how containers are owned: `Cluster` for stores that share them in one process, `ClusterProcess` for
-one store that shares them with other processes. Ownership drives a store through `HostedStore`.
+one store that shares them with other processes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Self, TypedDict
+from typing import TYPE_CHECKING, Self
 
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.controller import Controller, ControllerServer
@@ -21,20 +21,11 @@ from segstore.server.coordination import LoadReport
 from segstore.server.durable import DirectoryDamaged, Durability
 from segstore.server.faults import Faults, WithFaults
 from segstore.server.node import SegmentStoreServer, WithSnapshots
-from segstore.server.store import Container
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from segstore.server.control_api import ClusterControl, ControlApi, Controlled
+    from segstore.server.control_api import ControlApi, Controlled
     from segstore.server.rest import HealthStatus, RestApi, RestRequest, RestResponse
-
-
-class Ownership(TypedDict, total=False):
-    """How containers are owned: the arguments of `Controlled` that differ between subclasses of `ClusterNode`."""
-
-    cluster: ClusterControl | None
-    why_no_cluster: str
-    owner_elsewhere: Callable[[int], Endpoint | None]
 
 
 class ClusterNode(WithFaults, WithSnapshots, ABC):
@@ -64,17 +55,12 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
 
     @property
     @abstractmethod
-    def controller(self) -> Controller | None: ...
-
-    @property
-    @abstractmethod
-    def _owning(self) -> Ownership:
-        """How containers are owned, for the control API."""
-
-    @property
-    @abstractmethod
     def _calls(self) -> ControllerServer | None:
         """The server of the controller, while it is in this process."""
+
+    @property
+    def controller(self) -> Controller | None:
+        return None if self._calls is None else self._calls.executor.controller
 
     @property
     def address(self) -> Endpoint | None:
@@ -137,7 +123,6 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
             data=self.settings.data,
             snapshots=self.snapshots,
             settled=self._settled,
-            **self._owning,
         )
 
     async def _start_control_api(self) -> None:
@@ -199,27 +184,13 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
         await self.stop()
 
 
-class HostedStore:
-    """`Hosted` for a `SegmentStoreServer`; a released container's waiting requests are answered at once."""
+class LoadMeter:
+    """Measures the load of a store."""
 
     def __init__(self, server: SegmentStoreServer) -> None:
         self._server = server
         self._bytes = 0
         self._at_s = time.monotonic()
-
-    def own(self, container_id: int, container: Container | None) -> None:
-        self._server.store.own(container_id, container)
-
-    def own_unopened(self, container_id: int, first_use: Callable[[], None]) -> None:
-        self._server.store.unopened[container_id] = first_use
-
-    def release(self, container_id: int) -> Container | None:
-        store = self._server.store
-        if store.unopened.pop(container_id, None) is not None:
-            return None
-        container = store.release(container_id)
-        self._server.service.answer_waiting()
-        return container
 
     def load(self) -> LoadReport:
         """Returns the current load; its byte rate is the average since the last call."""

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from functools import partial
-from typing import Any
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
 from segstore.server.clock import Clock
 from segstore.server.cluster.leader import ControllerLeader, Leading
-from segstore.server.cluster.node import ClusterNode, HostedStore, Ownership
+from segstore.server.cluster.node import ClusterNode, LoadMeter
 from segstore.server.cluster.settings import ClusterSettings, ZooKeeperSettings
-from segstore.server.controller import Controller, ControllerServer
+from segstore.server.controller import ControllerServer
 from segstore.server.controller.api import Authority, Calls, Executor, ForwardingServer
 from segstore.server.coordination import (
     Configuration,
@@ -36,8 +37,11 @@ from segstore.server.coordination import (
 from segstore.server.durable import DataError
 from segstore.server.faults import Faults
 from segstore.server.node import SegmentStoreServer
-from segstore.server.shared_folder import Candidate, FolderStorage, Owners, Present, SharedFolder, confirm, identify
+from segstore.server.shared_folder import FolderStorage, Owners, Present, SharedFolder, confirm, identify
 from segstore.wire.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from segstore.server.control_api import Controlled
 
 log = logging.getLogger(__name__)
 
@@ -96,9 +100,8 @@ class ClusterProcess(ClusterNode):
         self._owners = Owners(settings.store.containers)
         self._ownership: ContainerOwnership | None = None
         self._front: ForwardingServer | None = None
-        self._candidate: Candidate | None = None
         self._present: Present | None = None
-        self._leader_here: ControllerLeader | None = None
+        self._election: ControllerLeader | None = None
         self._following: asyncio.Task[None] | None = None
 
     @property
@@ -106,19 +109,13 @@ class ClusterProcess(ClusterNode):
         return self.stores[0]
 
     @property
-    def controller(self) -> Controller | None:
-        return None if self._leading is None else self._leading.controller
-
-    @property
     def _leading(self) -> Leading | None:
-        return None if self._leader_here is None else self._leader_here.leading
+        return None if self._election is None else self._election.leading
 
-    @property
-    def _owning(self) -> Ownership:
-        return {
-            "owner_elsewhere": self._owners.of,
-            "why_no_cluster": "each store of the cluster is a process, and ZooKeeper shares the containers out",
-        }
+    @cached_property
+    def _controlled(self) -> Controlled:
+        why = "each store of the cluster is a process, and ZooKeeper shares the containers out"
+        return replace(super()._controlled, owner_elsewhere=self._owners.of, why_no_cluster=why)
 
     @property
     def _calls(self) -> ControllerServer | None:
@@ -167,36 +164,25 @@ class ClusterProcess(ClusterNode):
         server.hub.fence = storage.fence
         await server.start()
         assert server.address is not None
-        if settings.controller_port is not None:
-            await self._start_controller(settings.controller_port)
         ownership = self._ownership = ContainerOwnership(
             str(Endpoint(settings.public_host, server.address.port)),
             self._coordinator,
             storage,
-            HostedStore(server),
-            settings.store.containers,
+            server.store,
+            LoadMeter(server).load,
             settings.ownership,
+            released=server.service.answer_waiting,
             on_shutdown=lambda reason: self._fail(f"the store ends: {reason}"),
-            drop_caches=self.configuration.drop,
         )
-        self._leader_here = ControllerLeader(
-            settings,
-            folder,
-            self._owners,
-            self.configuration,
-            self._authority,
-            self._servers,
-            ownership.refused,
-            on_failure=self._cannot_write,
-            on_lost=self._overtaken,
-        )
+        if settings.controller_port is not None:
+            await self._start_controller(settings.controller_port, folder, ownership.refused)
         await ownership.start()
         self._following = asyncio.create_task(self._follow(), name="cluster process")
         await self._serve_rest_api(self._front)
         await self._start_control_api()
         await self._settle()
 
-    async def _start_controller(self, port: int) -> None:
+    async def _start_controller(self, port: int, folder: SharedFolder, refused: Mapping[int, str]) -> None:
         settings = self.settings
         front = ForwardingServer(
             self._leader,
@@ -207,10 +193,19 @@ class ClusterProcess(ClusterNode):
         )
         self._front = await front.start(settings.store.host, port)
         self.controller_address = where = Endpoint(settings.public_host, self._front.port)
-        self._candidate = Candidate(
-            where, self._lead, self._resign, self._front.leader_changed, stale_node=settings.ownership.stale_node
-        )
         self._present = Present(where)
+        self._election = ControllerLeader(
+            where,
+            front,
+            settings,
+            folder,
+            self._owners,
+            self.configuration,
+            self._authority,
+            self._servers,
+            refused,
+            self._cannot_write,
+        )
 
     async def _settle(self) -> None:
         """Waits until there is a controller, all containers have an owner, and this store's containers are open.
@@ -230,7 +225,7 @@ class ClusterProcess(ClusterNode):
 
     def _missing(self) -> str:
         """Returns what `_settle` waits for; "" for nothing."""
-        ownership, candidate = self.ownership, self._candidate
+        ownership, election = self.ownership, self._election
         owners = {
             number: self._owners.of(number)
             for number in range(self.settings.store.containers)
@@ -241,7 +236,7 @@ class ClusterProcess(ClusterNode):
         ours = [number for number, owner in owners.items() if str(owner) == ownership.name]
         if opening := [str(number) for number in ours if not ownership.owns(number)]:
             return f"container {', '.join(opening)} is still being opened"
-        if candidate is not None and not candidate.leads and candidate.leader is None:
+        if election is not None and election.leading is None and election.leader is None:
             return "no process leads the controller"
         return ""
 
@@ -307,8 +302,8 @@ class ClusterProcess(ClusterNode):
             self._owners.run(session),
             self._exit_if_unreachable(session),
         ]
-        if self._candidate is not None and self._present is not None:
-            parts += [self._candidate.run(session), self._present.run(session)]
+        if self._election is not None and self._present is not None:
+            parts += [self._election.run(session), self._present.run(session)]
         tasks = [asyncio.create_task(self._essential(part), name="part of a cluster process") for part in parts]
         try:
             await ownership.until(lambda: ownership.session is not session or session.state.is_over)
@@ -351,23 +346,7 @@ class ClusterProcess(ClusterNode):
     # --- the controller ---------------------------------------------------------------------------------------------
 
     def _leader(self) -> Endpoint | None:
-        return None if self._candidate is None else self._candidate.leader
+        return None if self._election is None else self._election.leader
 
     def _servers(self) -> list[Endpoint]:
         return [] if self._present is None else self._present.all
-
-    async def _lead(self) -> None:
-        assert self._leader_here is not None
-        leading = await self._leader_here.lead()
-        if self._front is not None:
-            self._front.local = leading.calls.handlers
-
-    async def _resign(self) -> None:
-        if self._front is not None:
-            self._front.local = None
-        if self._leader_here is not None:
-            await self._leader_here.resign()
-
-    def _overtaken(self) -> None:
-        if self._candidate is not None:
-            self._candidate.lost()

@@ -7,7 +7,7 @@ interface to the segment store.
 """
 
 from segstore.server.controller.api import Accounts, Authority, ControllerServer
-from segstore.server.controller.config import AutoScaling, ControllerConfig, read_config
+from segstore.server.controller.config import ControllerConfig, read_config
 from segstore.server.controller.controller import Controller, wall_clock_ms
 from segstore.server.controller.errors import (
     ControllerError,
@@ -22,16 +22,14 @@ from segstore.server.controller.errors import (
     TooMany,
 )
 from segstore.server.controller.policies import ScalingPolicy, StreamConfig, TableConfig
-from segstore.server.controller.segment_admin import CONTROLLER_WRITER, REPLIES, Load, SegmentAdmin
+from segstore.server.controller.segment_admin import REPLIES, SegmentAdmin
 from segstore.server.controller.streams import SharedState
 from segstore.wire.endpoint import Endpoint
 
 __all__ = [
-    "CONTROLLER_WRITER",
     "REPLIES",
     "Accounts",
     "Authority",
-    "AutoScaling",
     "Controller",
     "ControllerConfig",
     "ControllerError",
@@ -40,7 +38,6 @@ __all__ = [
     "InvalidArgument",
     "InvalidName",
     "InvalidStreamCut",
-    "Load",
     "Malformed",
     "NobodyOwns",
     "NotFound",

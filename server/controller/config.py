@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
-from segstore.server.config import SETTINGS, read_toml, unknown_name
-from segstore.wire.validation import first_error, message_of
+from segstore.server.config import SETTINGS, read_toml, settings_of
 
 _SLACK_MS: Final = 30_000
 
@@ -103,11 +102,6 @@ def read_config(path: Path) -> ControllerConfig:
     """
     fields = read_toml(path)
     try:
-        return ControllerConfig.model_validate(fields, strict=True)
-    except ValidationError as error:
-        first = first_error(error)
-        *tables, field = map(str, first["loc"])
-        why = message_of(first)
-        if first["type"] == "extra_forbidden":
-            why = unknown_name("field", field, (AutoScaling if tables else ControllerConfig).model_fields)
-        raise ValueError(f"{path}: {'.'.join((*tables, field))}: {why}") from error
+        return settings_of(ControllerConfig, fields, strict=True)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None

@@ -3,18 +3,15 @@
 It has no gRPC and no sockets: it is called, calls the segment store, and its owner calls `run_due` when timers are due.
 Time comes from a function, randomness from a `Random`, so a test can simulate years at once.
 
-Invariant: the state is the sum of the operations given to `journal`. Unfinished work in an initial state continues: its
-timers are set when the controller is created.
+Invariant: the state is the sum of the operations given to the core's journal. Unfinished work in an initial state
+continues: its timers are set when the controller is created.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from random import Random, SystemRandom
 
-from segstore.server.clock import SteadyTime
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.policies import StreamConfig
@@ -32,7 +29,6 @@ from segstore.server.controller.streams import (
     Watermarks,
     Writers,
 )
-from segstore.server.store import MemoryAccount
 
 _log = logging.getLogger(__name__)
 
@@ -43,33 +39,8 @@ def wall_clock_ms() -> int:
 
 
 class Controller:
-    def __init__(
-        self,
-        segments: SegmentAdmin,
-        config: ControllerConfig | None = None,
-        *,
-        now_ms: Callable[[], int] | None = None,
-        random: Random | None = None,
-        journal: Callable[[op.Operation], None] | None = None,
-        state: State | None = None,
-        transaction_ids: Iterator[int] | None = None,
-        memory: MemoryAccount | None = None,
-    ) -> None:
-        """now_ms: returns the time in milliseconds since 1970; None for `SteadyTime`. random: source of ids. journal:
-        called with every operation before it is applied. state: the initial state, owned by the controller from then
-        on. transaction_ids: supplies the lower 96 bits of transaction ids, in order; None for a counter. memory:
-        account charged with the state's estimated size; None for an account without a limit.
-        """
-        self._core = core = Core(
-            segments,
-            config or ControllerConfig(),
-            now_ms or SteadyTime().now_ms,
-            random or SystemRandom(),
-            journal,
-            state or State(),
-            transaction_ids,
-            memory or MemoryAccount(),
-        )
+    def __init__(self, core: Core) -> None:
+        self.core = core
         self.scaling = Scaling(core)
         self.writers = Writers(core)
         self.transactions = Transactions(core, self.writers)
@@ -83,7 +54,7 @@ class Controller:
 
     def _begin(self) -> None:
         """Sets the timers of the state's unfinished work, and creates the system scope if it is configured."""
-        core = self._core
+        core = self.core
         if core.config.system_scope and SYSTEM_SCOPE not in core.state.scopes:
             core.record(op.ScopeCreated(SYSTEM_SCOPE, core.now_ms()))
         for stream in core.state.streams():
@@ -97,12 +68,12 @@ class Controller:
     @property
     def state(self) -> State:
         """The controller's state; read-only."""
-        return self._core.state
+        return self.core.state
 
     @property
     def segments(self) -> SegmentAdmin:
         """Its requests to segment stores."""
-        return self._core.segments
+        return self.core.segments
 
     def image(self) -> bytes:
         """The encoded state, for `restore`. Work in progress is part of it, and continues after a restore."""
@@ -113,17 +84,17 @@ class Controller:
 
         Raises ValueError for an invalid image, and changes nothing.
         """
-        self._core.replace(recovered(state, ()))
+        self.core.replace(recovered(state, ()))
         self.upkeep.clear()
         self.watermarks.clear()
         self._begin()
 
     def now_ms(self) -> int:
-        return self._core.now_ms()
+        return self.core.now_ms()
 
     @property
     def config(self) -> ControllerConfig:
-        return self._core.config
+        return self.core.config
 
     async def create_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
         """Creates a stream and sets its timers."""
@@ -135,22 +106,9 @@ class Controller:
         await self.streams.update(scope, stream, config)
         self.upkeep.watch(scope, stream)
 
-    def check_memory(self, request_bytes: int) -> None:
-        """Refuses a request that makes the state grow with `MemoryFull` if memory is full."""
-        self._core.memory.check(request_bytes)
-
-    def next_due_ms(self) -> int | None:
-        """When `run_due` has something to do next; None if no timer is set."""
-        return self._core.next_due_ms()
-
-    async def wait_for_timer(self) -> None:
-        """Waits until a timer is set that is due before all other timers."""
-        self._core.woken.clear()
-        await self._core.woken.wait()
-
     async def run_due(self) -> None:
         """Runs all due timers. Failures are logged and, where necessary, retried later."""
-        for timer in self._core.take_due(self._core.now_ms()):
+        for timer in self.core.take_due(self.core.now_ms()):
             try:
                 await self._run(timer)
             except ControllerError:

@@ -1,34 +1,6 @@
-"""The error tree of the controller, sorted by the status that the caller receives.
+"""The errors of the controller. Their facts are attributes.
 
-    ControllerError
-    ├── NotFound               a scope, stream, epoch, transaction, reader group, … does not exist
-    ├── AlreadyExists          the name is taken
-    ├── InvalidName            the name breaks the naming rules
-    ├── ScopeNotEmpty          the scope to delete is not empty
-    ├── StreamIsSealed         the stream is sealed and cannot be changed
-    ├── StreamNotSealed        only a sealed stream can be deleted
-    ├── IllegalState           the request is not possible in the current state
-    ├── TooMany                a request asks for or names more segments than allowed
-    ├── InvalidArgument        an argument is invalid in this request
-    │   ├── EmptyName          a required name is ""
-    │   └── Malformed          the message itself is invalid, whatever the state
-    ├── InvalidStreamCut       a stream cut is invalid for this stream, or before the last cut
-    │   └── BrokenStreamCut    it names segments that the stream never had, or only unreached segments
-    ├── ScaleRefused           the segments to seal are not current, or too few would be left
-    ├── GenerationMismatch     the caller's generation of a reader group is not current
-    ├── ExecutionTimeExceeded  a lease would outlive the longest life of a transaction
-    ├── LeaseTooLarge          a lease above the maximum
-    ├── Unauthenticated        no valid credentials came with the call
-    ├── PermissionDenied       the caller may not do this
-    ├── UnusableEntry          the permission depends on an access-control entry that cannot be matched
-    ├── MemoryFull             the memory limit is reached
-    ├── RequestsTooLarge       the requests in flight are too large together
-    ├── ControllerClosed       the controller was closed before it started the call
-    ├── Interrupted            the controller was closed before it finished the call
-    └── SegmentStoreFailed     the segment store failed to execute a request
-        └── NobodyOwns         the segment's container has no owner at the moment
-
-The facts are attributes. `answers` has the table that maps these errors to enum values and gRPC status codes.
+`answers` has the table that maps them to enum values and gRPC status codes.
 """
 
 from __future__ import annotations

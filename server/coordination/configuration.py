@@ -1,19 +1,18 @@
 """The configuration service: scopes and stream configurations in the coordination service (seed 57.6).
 
 A cluster's controller publishes it, and every store can look it up. It uses a session of its own, with the containers'
-service or with another service. Lookups are cached and watched; after a change the node is read again.
+service or with another service. Lookups ask the service, and nothing is cached.
 
-Invariants: a cached answer was read in this session, and no change was reported since; the cache is dropped when the
-connection or the session is lost, and when the store has a new local session (`drop`). Losing this session never ends a
-store: it reconnects until it has a new session, and then publishes again what differs from the nodes. Other programs
-may write nodes, too: lookups refuse invalid bytes, and publishing replaces them.
+Invariant: losing this session never ends a store: it reconnects until it has a new session, and then publishes again
+what differs from the nodes. Other programs may write nodes, too: lookups refuse invalid bytes, and publishing replaces
+them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from typing import Final
 from urllib.parse import quote, unquote
@@ -25,19 +24,14 @@ from segstore.server.controller.state import State
 from segstore.server.controller.state import operations as op
 from segstore.server.coordination import errors
 from segstore.server.coordination.policy import backoff_s, cancel_and_wait
-from segstore.server.coordination.types import CoordinationSession, Coordinator, Node, SessionState
+from segstore.server.coordination.types import CoordinationSession, Coordinator, SessionState
 
 log = logging.getLogger(__name__)
 
 CONFIGURATION: Final = "/segstore/configuration"
 
-_Ask = Callable[[CoordinationSession, Callable[[], None]], Awaitable[Node | list[str] | None]]
-
 Configured = Mapping[str, Mapping[str, StreamConfig]]
 """Scope → stream → configuration."""
-
-_CACHED: Final = 10_000
-"""Maximum number of cached nodes; the cache is cleared when it is full."""
 
 _ENCODER: Final = msgspec.json.Encoder()
 _DECODER: Final = msgspec.json.Decoder(StreamConfig)
@@ -67,7 +61,6 @@ class Configuration:
         self.session: CoordinationSession | None = None
         self.published = 0
         self._coordinator = coordinator
-        self._cache: dict[str, Node | list[str] | None] = {}
         self._source: Callable[[], Configured | None] = lambda: None
         self._work = asyncio.Event()
         self._main: asyncio.Task[None] | None = None
@@ -85,7 +78,6 @@ class Configuration:
         main, self._main = self._main, None
         await cancel_and_wait(main)
         session, self.session = self.session, None
-        self.drop()
         if session is not None:
             await session.aclose()
 
@@ -109,13 +101,11 @@ class Configuration:
         """Works with one session until it ends."""
 
         def on_change(state: SessionState) -> None:
-            self.drop()
             self._work.set()
             if state is SessionState.SUSPENDED:
                 log.warning("the configuration service does not answer; stores continue without it")
 
         session.on_change(on_change)
-        self.drop()
         self._work.set()
         known: dict[str, bytes] | None = None
         failed = 0
@@ -188,26 +178,19 @@ class Configuration:
 
     # --- looking up -------------------------------------------------------------------------------------------------
 
-    @property
-    def cached(self) -> int:
-        return len(self._cache)
-
-    def drop(self) -> None:
-        self._cache = {}  # lookups in progress keep the old cache
-
     async def scopes(self) -> list[str]:
         """Returns the names of all scopes. Raises CoordinationError, as all lookups do."""
-        return [unquote(name) for name in await self._names(CONFIGURATION)]
+        return await self._names(CONFIGURATION)
 
     async def streams(self, scope: str) -> list[str]:
         """Returns the names of a scope's streams; an empty list for an unknown scope."""
-        return [unquote(name) for name in await self._names(_path(scope))]
+        return await self._names(_path(scope))
 
     async def stream(self, scope: str, stream: str) -> StreamConfig | None:
         """Returns a stream's configuration; None for an unknown stream. Raises NoConfiguration for invalid bytes."""
         path = _path(scope, stream)
-        node = await self._looked_up(path, lambda session, watch: session.get(path, watch))
-        if node is None or isinstance(node, list):
+        node = await self._current(path).get(path)
+        if node is None:
             return None
         try:
             return _DECODER.decode(node.data)
@@ -217,27 +200,12 @@ class Configuration:
             ) from error
 
     async def _names(self, path: str) -> list[str]:
-        names = await self._looked_up(f"{path}/", lambda session, watch: session.children(path, watch))
-        return names if isinstance(names, list) else []
+        return [unquote(name) for name in await self._current(path).children(path)]
 
-    async def _looked_up(self, key: str, ask: _Ask) -> Node | list[str] | None:
-        if key in self._cache:
-            return self._cache[key]
-        session = self.session
-        if session is None:
-            raise errors.Disconnected("there is no session with the configuration service", key)
-        cache, changed = self._cache, asyncio.Event()
-
-        def on_change() -> None:
-            changed.set()
-            cache.pop(key, None)
-
-        content = await ask(session, on_change)
-        if not changed.is_set():
-            if len(cache) >= _CACHED:
-                cache.clear()
-            cache[key] = content
-        return content
+    def _current(self, path: str) -> CoordinationSession:
+        if self.session is None:
+            raise errors.Disconnected("there is no session with the configuration service", path)
+        return self.session
 
 
 def _path(*names: str) -> str:

@@ -48,29 +48,24 @@ class InProcessCoordinator:
         """Stops answering, and lets no session expire, until `resume`."""
         self.paused = True
         for session in tuple(self.sessions.values()):
-            session.silence()
+            session.update()
 
     def resume(self) -> None:
         self.paused = False
-        for session in tuple(self.sessions.values()):
-            if session.cut:
-                session.silence(restart=True)
-            else:
-                session.reached()
         unaware, self._unnotified = self._unnotified, []
-        for session in unaware:  # expired by a call meanwhile
-            session.reached()
+        for session in (*self.sessions.values(), *unaware):
+            session.update(restart=True)
 
     def cut(self, session_id: int) -> None:
         """Disconnects a session, which expires after its timeout. Raises KeyError."""
         session = self.sessions[session_id]
         session.cut = True
-        session.silence()
+        session.update()
 
     def heal(self, session: InProcessSession) -> None:
         """Reconnects a session, which continues or learns that it has expired."""
         session.cut = False
-        session.reached()
+        session.update()
 
     def expire(self, session_id: int) -> None:
         """Ends a session now; its holder learns of it when it is connected. Raises KeyError."""
@@ -78,12 +73,9 @@ class InProcessCoordinator:
         session.expired = True
         for path in [path for path, node in self._nodes.items() if node.owner == session_id]:
             self._remove(path)
-        if session.reachable:
-            session.reached()
-        else:
-            session.silence()
-            if self.paused:
-                self._unnotified.append(session)
+        session.update()
+        if self.paused:
+            self._unnotified.append(session)
 
     def close(self) -> None:
         for session_id in tuple(self.sessions):
@@ -228,31 +220,28 @@ class InProcessSession(CoordinationSession):
         if self._state.is_over:
             raise errors.SessionExpired(f"session {self.session_id:#x} is {self._state.value}")
         if self.expired and self.reachable:
-            self.reached()
+            self.update()
             raise errors.SessionExpired(f"session {self.session_id:#x} has expired")
         if not self.reachable:
             raise errors.Disconnected("the coordination service does not answer")
 
-    def silence(self, *, restart: bool = False) -> None:
-        """Handles a disconnection: the session is suspended after a while, and expires after its timeout.
+    def update(self, *, restart: bool = False) -> None:
+        """Updates the holder's state after a change of the connection, or of the session in the service.
 
-        restart: whether both timers start again.
+        A session that is disconnected is suspended after a while, and expires after its timeout; `restart`: both timers
+        start again. A connected session learns its state, and its pending watches fire.
         """
-        if self._state.is_over or (self._timers and not restart):
+        if self._state.is_over or (not self.reachable and self._timers and not restart):
             return
         self._cancel_timers()
-        loop = asyncio.get_running_loop()
-        timeout_s = self.service.session_timeout_ms / 1000
-        self._timers = [
-            loop.call_later(timeout_s * _SUSPENDED_AFTER, self._become, SessionState.SUSPENDED),
-            loop.call_later(timeout_s, self._expire),
-        ]
-
-    def reached(self) -> None:
-        """Updates the holder's state and fires pending watches, if the session is connected."""
-        if not self.reachable or self._state.is_over:
+        if not self.reachable:
+            loop = asyncio.get_running_loop()
+            timeout_s = self.service.session_timeout_ms / 1000
+            self._timers = [
+                loop.call_later(timeout_s * _SUSPENDED_AFTER, self._become, SessionState.SUSPENDED),
+                loop.call_later(timeout_s, self._expire),
+            ]
             return
-        self._cancel_timers()
         if self.expired:
             self._become(SessionState.LOST)
             return

@@ -26,7 +26,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from segstore.server.coordination import errors
 from segstore.server.coordination.placement import SHOWN_BYTES, LoadReport, LoadReports, SameName, surplus, turn
@@ -34,7 +34,7 @@ from segstore.server.coordination.policy import OwnershipSettings, cancel_and_wa
 from segstore.server.coordination.storage import ContainerRefused, ContainerStorage
 from segstore.server.coordination.types import CoordinationSession, Coordinator, SessionState
 from segstore.server.durable import DataError
-from segstore.server.store import Container
+from segstore.server.store import Container, SegmentStore
 
 log = logging.getLogger(__name__)
 
@@ -47,22 +47,6 @@ _REPAIR_LOOK_S: Final = 2.0
 def container_path(container_id: int) -> str:
     """Returns the node whose session owns a container."""
     return f"{CONTAINERS}/{container_id}"
-
-
-class Hosted(Protocol):
-    """The store that serves the containers."""
-
-    def own(self, container_id: int, container: Container | None) -> None:
-        """Starts serving a container: `container`, or an empty container."""
-
-    def own_unopened(self, container_id: int, first_use: Callable[[], None]) -> None:
-        """Owns a container that is not opened yet; `first_use` is called on the first request for it."""
-
-    def release(self, container_id: int) -> Container | None:
-        """Stops serving a container and returns it; None if it was not opened. Raises KeyError if it is not owned."""
-
-    def load(self) -> LoadReport:
-        """Returns the store's load."""
 
 
 class _Opening:
@@ -78,7 +62,6 @@ class ContainerOwnership:
     """Owns containers for one store, from `start` to `stop` or to its shutdown.
 
     Attributes:
-        served: the containers currently served.
         refused: the containers that this store cannot open, with the reasons.
         session: the current session; None before the start and after the end.
         shutdown_reason: why the store shuts down; None while it runs.
@@ -89,40 +72,37 @@ class ContainerOwnership:
         name: str,
         coordinator: Coordinator,
         storage: ContainerStorage,
-        hosted: Hosted,
-        containers: int,
+        store: SegmentStore,
+        load: Callable[[], LoadReport],
         settings: OwnershipSettings,
         *,
         random: Random | None = None,
+        released: Callable[[], None] = lambda: None,
         on_shutdown: Callable[[str], None] = lambda _: None,
-        drop_caches: Callable[[], None] = lambda: None,
     ) -> None:
-        """name: of the store, unique in the cluster. on_shutdown: called once, with the reason, when the store must
-        shut down. drop_caches: called after each new session.
+        """name: of the store, unique in the cluster. load: returns its load. released: called after it has released a
+        container. on_shutdown: called once, with the reason, when the store must shut down.
         """
         self.name = name
-        self.served: set[int] = set()
         self.refused: dict[int, str] = {}
         self.session: CoordinationSession | None = None
         self.shutdown_reason: str | None = None
         self._coordinator = coordinator
         self._storage = storage
-        self._hosted = hosted
-        self._count = containers
+        self._store = store
+        self._count = store.container_count
         self._settings = settings
         self._random = random or Random()
+        self._released = released
         self._on_shutdown = on_shutdown
-        self._drop_caches = drop_caches
         self._openings: dict[int, _Opening] = {}
-        self._unopened: set[int] = set()  # owned, to be opened on their first use
         self._wanted: set[int] = set()  # the unopened containers that were requested
         self._had: set[int] = set()  # containers owned when the last session ended
         self._leaving: set[int] = set()
-        self._waiting: list[asyncio.Future[None]] = []
+        self._changed = asyncio.Event()
         self._wake_ups: dict[int, asyncio.Event] = {}
         self._preferred: frozenset[int] = frozenset()
-        self._reports = LoadReports(name, hosted.load, settings, self._random, self._rebalance)
-        self._others = asyncio.Event()
+        self._reports = LoadReports(name, load, settings, self._random, self._rebalance)
         self._ours: set[int] = set()  # nodes that this session created and this store has not deleted
         self._replaced: set[tuple[int, int]] = set()  # deleted stale nodes: container, session
         self._logged: set[str] = set()
@@ -130,14 +110,12 @@ class ContainerOwnership:
 
     # --- start and stop ---------------------------------------------------------------------------------------------
 
-    async def start(self, preferred: Iterable[int] = (), *, others: bool = True) -> None:
-        """Opens a session and starts to acquire containers, at once the `preferred` containers. Raises Unreachable.
+    async def start(self, preferred: Iterable[int] = ()) -> None:
+        """Opens a session and starts to acquire containers: at once the `preferred`, in turn the others.
 
-        others: also takes unowned containers in turn; if False, only after `take_others`.
+        Raises Unreachable.
         """
         self._preferred = frozenset(preferred)
-        if others:
-            self._others.set()
         self.session = session = await self._coordinator.connect()
         self._main = asyncio.create_task(self._run(session), name=f"ownership of {self.name}")
 
@@ -151,11 +129,7 @@ class ContainerOwnership:
             await session.aclose()
 
     def owns(self, container_id: int) -> bool:
-        return container_id in self.served or container_id in self._unopened
-
-    def take_others(self) -> None:
-        """Starts taking unowned containers in turn."""
-        self._others.set()
+        return container_id in self._owned
 
     def leave(self, container_id: int) -> None:
         """Takes a container only in turn."""
@@ -167,6 +141,16 @@ class ContainerOwnership:
         self._read_again(container_id)
 
     @property
+    def served(self) -> set[int]:
+        """The containers currently served."""
+        return set(self._store.containers)
+
+    @property
+    def _owned(self) -> set[int]:
+        """The containers served, or to be opened on their first use."""
+        return {*self._store.containers, *self._store.unopened}
+
+    @property
     def epochs(self) -> dict[int, int]:
         """The epoch of each served container."""
         return {container_id: self._openings[container_id].epoch for container_id in self.served}
@@ -174,15 +158,11 @@ class ContainerOwnership:
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits until the condition holds; it is checked after every change."""
         while not condition():
-            changed = asyncio.get_running_loop().create_future()
-            self._waiting.append(changed)
-            await changed
+            await self._changed.wait()
 
     def _notify(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     def give_up(self, container_id: int) -> None:
         """Gives up a container, so that another store can take it."""
@@ -237,7 +217,6 @@ class ContainerOwnership:
         session.on_change(on_change)
         if session.state is SessionState.LOST:
             ended.set()
-        self._drop_caches()
         self._notify()
         self._leaving.clear()
         self._ours.clear()
@@ -347,7 +326,6 @@ class ContainerOwnership:
     async def _take(self, session: CoordinationSession, container_id: int, changed: asyncio.Event) -> None:
         """Creates the node: at once if the container was ours, else in turn if it is still unowned."""
         if container_id not in self._preferred and container_id not in self._had:
-            await self._others.wait()
             delay_ms = self._settings.takeover_delay_ms * (1 + await self._turn(session, container_id))
             with suppress(TimeoutError):  # it is still unowned
                 async with asyncio.timeout(delay_ms / 1000):
@@ -373,7 +351,7 @@ class ContainerOwnership:
 
     async def _serve(self, session: CoordinationSession, container_id: int) -> None:
         """Serves a container that we own: from memory, or opened now, or opened on first use."""
-        if container_id in self.served:
+        if container_id in self._store.containers:
             return
         opening = self._openings.get(container_id)
         if opening is not None:
@@ -384,24 +362,20 @@ class ContainerOwnership:
         if opening is None:
             lazily = container_id in self._had and not self._settings.preload and container_id not in self._wanted
             if lazily:
-                if container_id not in self._unopened:
+                if container_id not in self._store.unopened:
                     self._check(session)
-                    self._unopened.add(container_id)
-                    self._hosted.own_unopened(container_id, lambda: self._want(container_id))
+                    self._store.unopened[container_id] = lambda: self._want(container_id)
                     self._notify()
                 return
             opening = await self._open(container_id)
         self._check(session)
         if opening.fenced:
             return
-        if container_id in self._unopened:
-            self._unopened.discard(container_id)
-            self._hosted.release(container_id)
+        self._store.unopened.pop(container_id, None)
         self._wanted.discard(container_id)
         self._had.discard(container_id)
         container, opening.container = opening.container, None
-        self.served.add(container_id)
-        self._hosted.own(container_id, container)
+        self._store.own(container_id, container)
         self._notify()
 
     async def _open(self, container_id: int) -> _Opening:
@@ -441,12 +415,10 @@ class ContainerOwnership:
 
     def _stop_serving(self, container_id: int) -> None:
         """Stops serving a container; its state is kept."""
-        if container_id in self._unopened:
-            self._unopened.discard(container_id)
-            self._hosted.release(container_id)
-        if container_id in self.served:
-            self.served.discard(container_id)
-            container = self._hosted.release(container_id)
+        self._store.unopened.pop(container_id, None)
+        if container_id in self._store.containers:
+            container = self._store.release(container_id)
+            self._released()
             if (opening := self._openings.get(container_id)) is not None:
                 opening.container = container
         self._notify()
@@ -461,13 +433,14 @@ class ContainerOwnership:
 
     def _hold_all(self) -> None:
         """Stops serving all containers after the end of a session; their state is kept for the next session."""
-        self._had |= self.served | self._unopened
-        for container_id in self.served | self._unopened:
+        owned = self._owned
+        self._had |= owned
+        for container_id in owned:
             self._stop_serving(container_id)
 
     def _rebalance(self, stores: int) -> None:
         """Gives up containers above this store's share."""
-        owned = sorted(self.served | self._unopened)
+        owned = sorted(self._owned)
         above = surplus(len(owned), self._count, stores)
         for container_id in owned[len(owned) - above :]:
             self.give_up(container_id)

@@ -45,6 +45,17 @@ _TREE: Final = "/segstore"
 _OPEN_TO: Final = ("world", "ip")
 """Schemes of ZooKeeper's access-control lists that need no credentials."""
 
+_REFUSALS: Final = {
+    "NodeExistsError": (errors.NodeExists, "node {path} exists"),
+    "NoNodeError": (errors.NoNode, "there is no node {path}"),
+    "BadVersionError": (errors.BadVersion, "node {path} has another version"),
+    "NoAuthError": (
+        errors.CoordinationError,
+        "ZooKeeper refuses these credentials for node {path}; give those used to create it",
+    ),
+}
+"""Name of kazoo's error → the error and its text."""
+
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 1.0
 """Limits of the pause between attempts to reach the servers, while the session may still exist."""
@@ -226,18 +237,6 @@ class ZooKeeperSession(CoordinationSession):
             getattr(self.client, name)((self._root + path).rstrip("/") or "/", *args, **named).rawlink(hand_over)
             async with asyncio.timeout(self._timeout_s):
                 return await answered
-        except kazoo_errors.NodeExistsError as error:
-            raise errors.NodeExists(f"node {path} exists", path) from error
-        except kazoo_errors.NoNodeError as error:
-            raise errors.NoNode(f"there is no node {path}", path) from error
-        except kazoo_errors.BadVersionError as error:
-            raise errors.BadVersion(f"node {path} has another version", path) from error
-        except kazoo_errors.NoAuthError as error:
-            raise errors.CoordinationError(
-                f"ZooKeeper refuses these credentials for node {path}; give those used to create it", path
-            ) from error
-        except kazoo_errors.SessionExpiredError as error:
-            raise errors.SessionExpired(f"session {self.session_id:#x} has expired", path) from error
         except (
             kazoo_errors.ConnectionLoss,
             kazoo_errors.OperationTimeoutError,
@@ -247,8 +246,13 @@ class ZooKeeperSession(CoordinationSession):
             raise errors.Disconnected(
                 f"the connection to ZooKeeper was lost during a request for {path}", path
             ) from error
+        except kazoo_errors.SessionExpiredError as error:
+            raise errors.SessionExpired(f"session {self.session_id:#x} has expired", path) from error
         except kazoo_errors.KazooException as error:
-            raise errors.CoordinationError(f"ZooKeeper refused a request for {path}: {error!r}", path) from error
+            kind, text = _REFUSALS.get(
+                type(error).__name__, (errors.CoordinationError, "ZooKeeper refused a request for {path}: {error!r}")
+            )
+            raise kind(text.format(path=path, error=error), path) from error
         except TimeoutError as error:
             raise errors.Disconnected(
                 f"ZooKeeper did not answer for {path} within {self._timeout_s:g} s", path

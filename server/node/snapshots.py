@@ -27,7 +27,7 @@ from segstore.server.durable import Image, copy_of, restore
 from segstore.server.store import SEGMENT_BYTES, Container, MemoryAccount, name_bytes
 
 if TYPE_CHECKING:
-    from segstore.server.controller import Controller, ControllerServer
+    from segstore.server.controller import ControllerServer
     from segstore.server.faults import Faults, FaultSettings
     from segstore.server.node.runner import SegmentStoreServer
 
@@ -71,8 +71,8 @@ class Snapshots:
     """The snapshots of the stores of one process and their controller.
 
     stores: all stores of the cluster. memory: the account that snapshots are charged to. faults: their fault rules.
-    controller, served: return the current controller and its server, if any. changed: called when the controller's
-    state was replaced.
+    calls: returns the current server of the controller, if any. changed: called when the controller's state was
+    replaced.
     """
 
     def __init__(
@@ -81,15 +81,13 @@ class Snapshots:
         memory: MemoryAccount,
         faults: Faults | None,
         *,
-        controller: Callable[[], Controller | None] = lambda: None,
-        served: Callable[[], ControllerServer | None] = lambda: None,
+        calls: Callable[[], ControllerServer | None] = lambda: None,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
         self._stores = stores
         self._memory = memory
         self._faults = faults
-        self._controller = controller
-        self._served = served
+        self._calls = calls
         self._changed = changed
         self._snapshots: dict[str, _Snapshot] = {}
         self._one_at_a_time = asyncio.Lock()
@@ -111,8 +109,8 @@ class Snapshots:
         images_bytes = _SNAPSHOT_BYTES + sum(SEGMENT_BYTES + name_bytes(segment.name) for segment in held)
         self._memory.check(images_bytes + sum(segment.length - segment.start_offset for segment in held))
         images = {container.container_id: copy_of(container) for container in containers}
-        controller = self._controller()
-        state = b"" if controller is None else controller.image()
+        calls = self._calls()
+        state = b"" if calls is None else calls.executor.controller.image()
         self.delete(name, missing_ok=True)
         segments = [segment for image in images.values() for segment in image.segments]
         size = len(state) + sum(len(extent.data) for segment in segments for extent in segment.extents)
@@ -159,8 +157,8 @@ class Snapshots:
             self._containers()
             cut = self._cut()
             await self._all_closed()
-            if (served := self._served()) is not None:
-                await served.interrupt()
+            if (calls := self._calls()) is not None:
+                await calls.interrupt()
             # Nothing waits from here on. Connections that came meanwhile have asked of the old state.
             cut += self._cut()
             for container in self._containers():
@@ -169,9 +167,8 @@ class Snapshots:
                 if image is not None:
                     restore(container, image, {})
                     container.recovered()
-            controller = self._controller()
-            if controller is not None:
-                controller.restore(state)
+            if calls is not None:
+                calls.executor.controller.restore(state)
                 self._changed()
             for store in self._stores:
                 if store.service.writer_counts is not None:

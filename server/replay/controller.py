@@ -24,7 +24,7 @@ from segstore.server.controller import (
     StreamConfig,
     wall_clock_ms,
 )
-from segstore.server.controller.state import TABLE_SUFFIX, State
+from segstore.server.controller.state import TABLE_SUFFIX, Core, State
 from segstore.server.controller.state import operations as op
 from segstore.wire import (
     AppendSetup,
@@ -80,7 +80,7 @@ def replay_controller(steps: Sequence[Step], host: str, port: int) -> Controller
     known = [transaction.int & (1 << 96) - 1 for transaction in transactions]
     others = count(1 + max((number & (1 << 64) - 1 for number in known), default=0))
     admin = ReplayedSegments(Endpoint(host, port), _lengths(steps))
-    return Controller(admin, state=state, transaction_ids=chain(known, others))
+    return Controller(Core(admin, state=state, transaction_ids=chain(known, others)))
 
 
 def _lengths(steps: Iterable[Step]) -> dict[str, int]:

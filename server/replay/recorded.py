@@ -20,16 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import grpc
 
 from segstore.server.controller import ControllerConfig
-from segstore.server.controller.api import (
-    CallsInFlight,
-    Handler,
-    UpstreamController,
-    bounds,
-    listen,
-    new_server,
-    sent_metadata,
-    unreached,
-)
+from segstore.server.controller.api import CallsInFlight, Handler, UpstreamController, bounds, sent_metadata, unreached
 from segstore.server.replay.calls import CallReplay, trailing_of_answer
 from segstore.server.replay.problem import Problem
 from segstore.wire.controller_api import SERVICE
@@ -47,10 +38,10 @@ _LONGEST_DETAILS: Final = 1_000
 class RecordedController(Handler):
     """Answers controller calls for a `TraceServer`. Created by `start`."""
 
-    def __init__(self, server: TraceServer, calls: CallReplay, listener: grpc.aio.Server, host: str) -> None:
+    def __init__(self, server: TraceServer, calls: CallReplay, host: str) -> None:
         self._server = server
         self._calls = calls
-        self._in_flight = CallsInFlight(listener, self)
+        self._in_flight = CallsInFlight(self, *bounds(ControllerConfig()))
         self._number = 0
         self.endpoint = Endpoint(host, 0)
         upstream = server.upstream_controller
@@ -59,10 +50,9 @@ class RecordedController(Handler):
     @classmethod
     async def start(cls, server: TraceServer, calls: CallReplay, host: str, port: int) -> Self:
         """Listens; port 0 picks a free port. Raises CannotListen."""
-        listener = new_server(*bounds(ControllerConfig()))
-        self = cls(server, calls, listener, host)
-        self.endpoint = Endpoint(host, await listen(listener, host, port, None))
-        await self._in_flight.begin()
+        self = cls(server, calls, host)
+        await self._in_flight.start(host, port)
+        self.endpoint = Endpoint(host, self._in_flight.port)
         return self
 
     async def aclose(self, grace_s: float = 0.0) -> None:

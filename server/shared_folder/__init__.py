@@ -1,11 +1,11 @@
 """Coordination and storage in a folder shared by several processes."""
 
 from segstore.server.shared_folder.identity import confirm, identify, verify_cluster
-from segstore.server.shared_folder.presence import Candidate, Owners, Present
+from segstore.server.shared_folder.presence import CONTROLLER, Owners, Present
 from segstore.server.shared_folder.storage import FolderStorage, SharedFolder, drop, result_of
 
 __all__ = [
-    "Candidate",
+    "CONTROLLER",
     "FolderStorage",
     "Owners",
     "Present",

@@ -10,7 +10,7 @@ node that belongs to no session.
 
 `verify_cluster` reads every epoch of every container and of the controller, and changes no file. A container's current
 epoch is the latest epoch that was ever in force; the next opening takes it over. Earlier epochs are leftovers of
-interrupted takeovers; problems in them are notes, not faults, because they are never read.
+interrupted takeovers, which nothing reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from segstore.server.durable import (
     DataDirectory,
     DirectoryDamaged,
     DirectoryForeign,
-    DirectoryInUse,
     DirectoryUnusable,
     Files,
     check_containers,
@@ -225,16 +224,4 @@ def _verify(folder: Path, cluster: SharedFolder, held: tuple[int, ...], result: 
                 f"{folder}: epoch {epoch.number} is current, {read.files} files, up to batch {read.batches}; {how}"
             )
         else:
-            result.notes.append(f"{folder}: epoch {epoch.number} is older and was not removed; {_of_older(epoch)}")
-
-
-def _of_older(epoch: ContainerEpoch) -> str:
-    try:
-        faults = verify(epoch.path).faults
-    except DirectoryInUse:
-        return "a process that has lost it still has it open"
-    except DirectoryForeign:
-        return "it has no manifest any more"
-    if faults:
-        return f"it is no longer read, and is incomplete: {faults[0]}"
-    return "all that it names is as it was written"
+            result.notes.append(f"{folder}: epoch {epoch.number} is older and was not removed")

@@ -99,10 +99,16 @@ class SharedFolder(NamedTuple):
         for path in (self.path, folder.parent, folder):
             check_entries(path)
 
-    def open(self, folder: Path, held: tuple[int, ...], memory_bytes: int) -> tuple[ContainerEpoch, Durability]:
-        """Claims the next epoch of a folder and opens its directory; the caller recovers and starts it.
+    def open(
+        self,
+        folder: Path,
+        held: tuple[int, ...],
+        memory_bytes: int,
+        make: Callable[[Durability], Mapping[int, Container]] = lambda _: {},
+    ) -> tuple[ContainerEpoch, Durability]:
+        """Claims the next epoch of a folder and recovers it; the caller starts it.
 
-        Blocks. Raises `DataError`, `Fenced`, `OSError`.
+        make: returns the containers to recover into. Blocks. Raises `DataError`, `Fenced`, `OSError`.
         """
         try:
             self.check(folder)
@@ -121,26 +127,14 @@ class SharedFolder(NamedTuple):
         )
         try:
             durability.open()
-        except BaseException as error:
-            drop(durability)
-            if isinstance(error, DirectoryDamaged):
-                raise self._located(error, epoch) from error
-            raise
-        return epoch, durability
-
-    def recover(self, epoch: ContainerEpoch, durability: Durability, containers: Mapping[int, Container]) -> None:
-        """Recovers containers from an opening, which is closed if that fails.
-
-        Blocks. Raises `DataError`, `Fenced`, `OSError`.
-        """
-        try:
-            durability.recover(containers)
+            durability.recover(make(durability))
         except BaseException as error:
             drop(durability)
             epoch.check()
             if isinstance(error, DirectoryDamaged):
                 raise self._located(error, epoch) from error
             raise
+        return epoch, durability
 
     def _located(self, error: DirectoryDamaged, epoch: ContainerEpoch) -> DirectoryDamaged:
         """Returns the error with the file's path in the previous epoch, where the file came from."""
@@ -158,7 +152,10 @@ def drop(durability: Durability) -> None:
 
 
 async def result_of(opening: asyncio.Task[T], dropped: Callable[[T], None]) -> T:
-    """Returns the result of an opening. If this is cancelled, the opening continues and its result is `dropped`."""
+    """Returns the result of an opening. If this is cancelled, the opening continues and its result is `dropped`.
+
+    Raises Disconnected if another process was faster, and the opening's errors.
+    """
 
     def ended(task: asyncio.Task[T]) -> None:
         if task.cancelled():
@@ -173,7 +170,10 @@ async def result_of(opening: asyncio.Task[T], dropped: Callable[[T], None]) -> T
     except asyncio.CancelledError:
         opening.add_done_callback(ended)
         raise
-    return opening.result()
+    try:
+        return opening.result()
+    except Fenced as error:
+        raise Disconnected(str(error)) from error
 
 
 class _Open(NamedTuple):
@@ -234,8 +234,6 @@ class FolderStorage:
         )
         try:
             epoch, durability, container = await result_of(opening, lambda made: drop(made[1]))
-        except Fenced as error:
-            raise Disconnected(str(error)) from error
         except (DirectoryDamaged, DirectoryForeign, UnknownFormat) as error:
             traces = await asyncio.to_thread(self._traces, container_id)
             self._refused[container_id] = str(error), traces
@@ -276,11 +274,15 @@ class FolderStorage:
         return task
 
     def _recover(self, container_id: int) -> tuple[ContainerEpoch, Durability, Container]:
+        containers: dict[int, Container] = {}
+
+        def make(durability: Durability) -> Mapping[int, Container]:
+            containers[container_id] = self._make(container_id, durability)
+            return containers
+
         folder = self._folder
-        epoch, durability = folder.open(folder.container(container_id), (container_id,), self._memory_bytes)
-        container = self._make(container_id, durability)
-        folder.recover(epoch, durability, {container_id: container})
-        return epoch, durability, container
+        epoch, durability = folder.open(folder.container(container_id), (container_id,), self._memory_bytes, make)
+        return epoch, durability, containers[container_id]
 
     async def refused(self, container_id: int) -> str:
         why, before = self._refused.get(container_id, ("", None))

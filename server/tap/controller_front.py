@@ -28,8 +28,6 @@ from segstore.server.controller.api import (
     CallsInFlight,
     Handler,
     channel_to,
-    listen,
-    new_server,
     sent_metadata,
     trailing_of,
 )
@@ -58,16 +56,14 @@ class ControllerFront(Handler):
 
     def __init__(
         self,
-        server: grpc.aio.Server,
         channel: grpc.aio.Channel,
         controller: Endpoint,
         through: Callable[[Endpoint], Awaitable[Endpoint]],
         published_host: str,
         calls: Calls | None = None,
     ) -> None:
-        self.port = 0
         self.controller = controller
-        self._in_flight = CallsInFlight(server, self, calls)
+        self._in_flight = CallsInFlight(self, MOST_MESSAGE, calls=calls)
         self._channel = channel
         self._through = through
         self._published_host = published_host
@@ -94,12 +90,13 @@ class ControllerFront(Handler):
         """
         if controller.port == port and controller.host in (host, published_host, "localhost"):
             raise OSError(errno.EINVAL, f"the controller at {controller} is this port itself")
-        server = new_server(MOST_MESSAGE)
-        bound = await listen(server, host, port, tls)
-        self = cls(server, channel_to(controller, trust), controller, through, published_host, calls)
-        self.port = bound
-        await self._in_flight.begin()
+        self = cls(channel_to(controller, trust), controller, through, published_host, calls)
+        await self._in_flight.start(host, port, tls)
         return self
+
+    @property
+    def port(self) -> int:
+        return self._in_flight.port
 
     async def aclose(self, grace_s: float = 1.0) -> None:
         """Accepts no more calls, gives calls in flight `grace_s` seconds, then stops."""

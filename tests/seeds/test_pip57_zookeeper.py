@@ -313,7 +313,7 @@ async def test_the_configuration_may_be_with_another_service_whose_session_no_st
         old = configuration.session
         await end(zookeeper, old)
         line.cut()
-        await until(lambda: configuration.cached == 0)
+        await until(lambda: old.state is not SessionState.CONNECTED)
         await make_stream(mock, "scope", "later", 2)
         line.heal()
         await until(lambda: configuration.session not in (None, old))

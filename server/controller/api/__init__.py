@@ -16,7 +16,7 @@ from segstore.server.controller.api.forwarding import (
     unreached,
 )
 from segstore.server.controller.api.in_flight import CallsInFlight, Handler, trailing_of
-from segstore.server.controller.api.server import ControllerServer, bounds, listen, new_server
+from segstore.server.controller.api.server import ControllerServer, bounds
 
 __all__ = [
     "MOST_MESSAGE",
@@ -37,8 +37,6 @@ __all__ = [
     "answer",
     "bounds",
     "channel_to",
-    "listen",
-    "new_server",
     "scope_resource",
     "sent_metadata",
     "stream_resource",

@@ -100,14 +100,8 @@ class Accounts:
         async with self._hashing:
             if digest not in self._verified:  # an earlier call may have had the same credentials
                 account = self._accounts.get(user)
-                hashing = asyncio.ensure_future(
-                    asyncio.to_thread((account or self._unknown).has_password, password, self._iterations)
-                )
-                try:
-                    right = await asyncio.shield(hashing)
-                except asyncio.CancelledError:
-                    await asyncio.wait([hashing])  # one password is hashed at a time, whoever gives up
-                    raise
+                check = (account or self._unknown).has_password
+                right = await asyncio.to_thread(check, password, self._iterations)
                 if account is None or not right:
                     raise Unauthenticated("the user or the password is wrong")
                 self._verified[digest] = user

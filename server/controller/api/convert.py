@@ -23,7 +23,7 @@ from segstore.server.controller.policies import (
 from segstore.server.controller.state import KeyRange, StreamSegment
 from segstore.wire.controller_api import messages as m
 
-_MASK = 2**64 - 1
+_HALVES: Final = struct.Struct(">qq")
 
 _TAGS_MAX: Final = 127
 _TAG_CHARACTERS_MAX: Final = 255
@@ -135,15 +135,12 @@ def _spread_hash(value: float) -> int:
 
 
 def to_transaction_id(message: m.TxnId) -> UUID:
-    return UUID(int=(message.highBits & _MASK) << 64 | (message.lowBits & _MASK))
+    return UUID(bytes=_HALVES.pack(message.highBits, message.lowBits))
 
 
 def from_transaction_id(identifier: UUID) -> m.TxnId:
-    return m.TxnId(highBits=_signed(identifier.int >> 64), lowBits=_signed(identifier.int & _MASK))
-
-
-def _signed(bits: int) -> int:
-    return bits - 2**64 if bits >= 2**63 else bits
+    high, low = _HALVES.unpack(identifier.bytes)
+    return m.TxnId(highBits=high, lowBits=low)
 
 
 # Reader groups ---------------------------------------------------------------------------------------------------

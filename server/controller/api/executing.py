@@ -99,7 +99,7 @@ class Executor:
         if self._closed:
             raise ControllerClosed
         if name in _GROWING:
-            self.controller.check_memory(len(asked))
+            self.controller.core.memory.check(len(asked))
         work = asyncio.create_task(self._settle(prepare(asked, caller)), name=f"{name} of a controller")
         self._work.add(work)
         work.add_done_callback(self._work.discard)

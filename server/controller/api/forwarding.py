@@ -21,7 +21,7 @@ import grpc
 
 from segstore.server.controller.api.calls import Behaviour, Calls, as_texts, sent_metadata
 from segstore.server.controller.api.in_flight import NOT_SENT, CallsInFlight, Handler, end_call, trailing_of
-from segstore.server.controller.api.server import bounds, listen, new_server
+from segstore.server.controller.api.server import bounds
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
@@ -119,10 +119,8 @@ class ForwardingServer(Handler):
     ) -> None:
         self.local: grpc.GenericRpcHandler[Any, Any] | None = None
         self.leader = leader
-        self.port = 0
         self.calls = calls
-        self._server = new_server(*bounds(config))
-        self._in_flight = CallsInFlight(self._server, self, calls)
+        self._in_flight = CallsInFlight(self, *bounds(config), calls=calls)
         self._tls = tls
         self._sends_credentials = trust_network or tls is not None
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
@@ -132,9 +130,12 @@ class ForwardingServer(Handler):
 
     async def start(self, host: str, port: int) -> Self:
         """Starts listening. Raises OSError if it cannot listen there."""
-        self.port = await listen(self._server, host, port, self._tls)
-        await self._in_flight.begin()
+        await self._in_flight.start(host, port, self._tls)
         return self
+
+    @property
+    def port(self) -> int:
+        return self._in_flight.port
 
     def offer(self, method: str, behaviour: Behaviour) -> None:
         """Serves a method, "/service/name", beside the controller's: while this process leads, otherwise forwarded."""

@@ -1,16 +1,19 @@
-"""Answers the calls in flight of a gRPC server that shuts down.
+"""A gRPC server on asyncio that answers its calls in flight when it shuts down.
 
 gRPC ends such calls with CANCELLED, which means that the client gave up. Here they are answered with UNAVAILABLE, and
 `OUTCOME_UNKNOWN` in the trailing metadata, so that a client repeats the call at another node if that is safe. A
 forwarded call that was lost with its connection is answered in the same way.
 
-Invariant: calls that the client cancels, or that finish in time, are not changed.
+Invariants: calls that the client cancels, or that finish in time, are not changed. Port 0 picks a free port; a port in
+use is refused, not shared.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -18,10 +21,25 @@ import grpc
 
 from segstore.server.controller.api.calls import Calls
 from segstore.server.controller.errors import Interrupted
+from segstore.server.net import AddressInUse, CannotListen, TlsFiles, most_connections
 from segstore.wire.controller_api import OUTCOME_UNKNOWN, SERVICE
+from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),  # otherwise two servers could share a port unnoticed
+    # Clients may send keep-alive pings at any rate, also between calls.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    # A connection without calls for this long is closed; a client opens another for its next call.
+    ("grpc.max_connection_idle_ms", 300_000),
+)
+
+_GRPC_CONNECTIONS: Final = (1 << 31) - 2
+"""gRPC aborts the process above this."""
 _ANSWER_S: Final = 1.0
 """Time to send the answers to interrupted calls."""
 NOT_SENT: Final = "failed to connect to all addresses"
@@ -50,31 +68,49 @@ async def _no_such_method(_: bytes, context: Any) -> NoReturn:
 
 
 class CallsInFlight(Handler):
-    """Serves the calls of `handler`, unary-unary and stream-stream, on a server that has not started.
+    """A server for the calls of `handler`, unary-unary and stream-stream. It closes connections beyond its limit.
 
-    calls: sees the unary calls of the controller's API, also of methods that `handler` lacks.
+    options: further options of gRPC. calls: sees the unary calls of the controller's API, also of methods that
+    `handler` lacks.
     """
 
     def __init__(
-        self, server: grpc.aio.Server, handler: grpc.GenericRpcHandler[Any, Any], calls: Calls | None = None
+        self, handler: grpc.GenericRpcHandler[Any, Any], *options: tuple[str, int], calls: Calls | None = None
     ) -> None:
-        self._server = server
+        most = "grpc.max_allowed_incoming_connections", min(most_connections() // 2, _GRPC_CONNECTIONS)
+        self.server = grpc.aio.server(options=(*_OPTIONS, most, *options))
+        self.port = 0
         self._handler = handler
         self._calls = calls
         self._tasks: set[asyncio.Task[Any]] = set()
         self._interrupted: set[asyncio.Task[Any]] = set()
         self._ending = False
-        server.add_generic_rpc_handlers((self,))
+        self.server.add_generic_rpc_handlers((self,))
 
-    async def begin(self) -> None:
-        """Starts the server. If cancelled, it stops it; it would outlive the event loop."""
-        starting = asyncio.ensure_future(self._server.start())  # gRPC's does not bear to be cancelled
+    async def start(self, host: str, port: int, tls: TlsFiles | None = None) -> None:
+        """Listens, sets `port`, and starts. Raises CannotListen, or OSError for a file of `tls`."""
+        starting: asyncio.Future[None] | None = None
         try:
+            self.port = self._bind(host, port, tls)
+            starting = asyncio.ensure_future(self.server.start())  # gRPC's does not bear to be cancelled
             await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            await starting
-            await self._server.stop(None)
+        except BaseException:  # the server would outlive the event loop
+            if starting is not None:
+                await starting
+            await self.server.stop(None)
             raise
+
+    def _bind(self, host: str, port: int, tls: TlsFiles | None) -> int:
+        if _taken(host, port):
+            raise AddressInUse(host, port, "the controller", "--controller-port")
+        address = str(Endpoint(host, port))
+        try:
+            if tls is None:
+                return self.server.add_insecure_port(address)
+            pair = tls.key.read_bytes(), tls.certificate.read_bytes()
+            return self.server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        except RuntimeError as error:  # gRPC gives no reason
+            raise CannotListen(f"the controller cannot listen on {address}", host, port) from error
 
     def service(self, handler_call_details: Any) -> Any:
         handler: Any = self._handler.service(handler_call_details)
@@ -121,7 +157,7 @@ class CallsInFlight(Handler):
 
         May be called twice. If it is cancelled, it interrupts them at once.
         """
-        stopping = asyncio.ensure_future(self._server.stop(grace_s + _ANSWER_S))
+        stopping = asyncio.ensure_future(self.server.stop(grace_s + _ANSWER_S))
         try:
             await asyncio.wait({stopping}, timeout=grace_s)
         finally:
@@ -129,6 +165,15 @@ class CallsInFlight(Handler):
             for task in self._tasks:
                 task.cancel()
             await stopping
+
+
+def _taken(host: str, port: int) -> bool:
+    """Whether the port is in use. gRPC would log that itself, and report only a failure."""
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        return error.errno == errno.EADDRINUSE  # gRPC reports other errors
+    return False
 
 
 def trailing_of(error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> tuple[Any, ...]:

@@ -1,15 +1,13 @@
 """The controller's gRPC server on asyncio, with optional TLS and basic authentication.
 
 Invariants: while it is open, one task runs the due timers; after `aclose`, which can be called twice, no task and no
-socket is left. Port 0 picks a free port; a port in use is refused, not shared.
+socket is left.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final, Self
@@ -28,28 +26,15 @@ from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerError, Interrupted
 from segstore.server.durable import JournalFailed
-from segstore.server.net import AddressInUse, CannotListen, TlsFiles, most_connections
+from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
 from segstore.wire.endpoint import Endpoint
 
 _log = logging.getLogger(__name__)
 
-_OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),  # otherwise two servers could share a port unnoticed
-    # Clients may send keep-alive pings at any rate, also between calls.
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.server_handshake_timeout_ms", 10_000),
-    # A connection without calls for this long is closed; a client opens another for its next call.
-    ("grpc.max_connection_idle_ms", 300_000),
-)
-
 _STREAMS_MAX: Final = 1_024
 """Maximum number of calls in flight per connection, including calls whose request has not arrived: gRPC needs 20 KB per
 call. It refuses further calls, and more than 1,000 at once."""
-_GRPC_CONNECTIONS: Final = (1 << 31) - 2
-"""gRPC aborts the process above this."""
 _REQUEST_MAX_BYTES: Final = 1 << 20
 _SEGMENT_BYTES: Final = 128
 """Room in a request for each segment of a stream. A cut that spans several epochs names more than that."""
@@ -63,44 +48,8 @@ def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
     )
 
 
-def new_server(*options: tuple[str, int]) -> grpc.aio.Server:
-    """Creates a server that does not listen yet. It closes connections beyond its limit at once."""
-    most = "grpc.max_allowed_incoming_connections", min(most_connections() // 2, _GRPC_CONNECTIONS)
-    return grpc.aio.server(options=(*_OPTIONS, most, *options))
-
-
-async def listen(server: grpc.aio.Server, host: str, port: int, tls: TlsFiles | None) -> int:
-    """Binds a server that has not started; returns the port. Raises CannotListen, or OSError for a file of `tls`, and
-    stops the server then.
-    """
-    if _taken(host, port):
-        await server.stop(None)
-        raise AddressInUse(host, port, "the controller", "--controller-port")
-    address = str(Endpoint(host, port))
-    try:
-        if tls is None:
-            return server.add_insecure_port(address)
-        pair = tls.key.read_bytes(), tls.certificate.read_bytes()
-        return server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
-    except RuntimeError as error:  # gRPC gives no reason
-        await server.stop(None)
-        raise CannotListen(f"the controller cannot listen on {address}", host, port) from error
-    except OSError:
-        await server.stop(None)
-        raise
-
-
-def _taken(host: str, port: int) -> bool:
-    """Whether the port is in use. gRPC would log that itself, and report only a failure."""
-    try:
-        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
-    except OSError as error:
-        return error.errno == errno.EADDRINUSE  # gRPC reports other errors
-    return False
-
-
 class ControllerServer:
-    """A served controller. Created by `start`, or by `behind` without a socket of its own.
+    """A served controller, for calls that are passed to `handlers`, or with a socket of its own (`start`).
 
     `executor` executes its calls; `handlers` are the gRPC handlers of its methods.
     """
@@ -108,13 +57,17 @@ class ControllerServer:
     def __init__(
         self,
         controller: Controller,
-        authority: Authority,
-        servers: Callable[[], Sequence[Endpoint]] | None,
-        settled: Callable[[], Awaitable[None]] | None,
+        authority: Authority | None = None,
+        servers: Callable[[], Sequence[Endpoint]] | None = None,
+        settled: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self.executor = Executor(
-            controller, authority, serve(controller, servers or (lambda: (self._endpoint,))), settled
-        )
+        """authority: checks permissions and issues tokens; None: everything is allowed, and there are no tokens.
+        servers: returns the addresses of all controllers of the cluster for clients; None: this server's. settled:
+        returns when all changes are durable; calls are answered only then, with UNAVAILABLE if it raises
+        `JournalFailed`. None: no durability.
+        """
+        served = serve(controller, servers or (lambda: (self.endpoint,)))
+        self.executor = Executor(controller, authority or Authority(), served, settled)
         self.handlers = grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -123,8 +76,8 @@ class ControllerServer:
             },
         )
         self._in_flight: CallsInFlight | None = None
-        self._keeper: asyncio.Task[None] | None = None
-        self._endpoint = Endpoint("", 0)
+        self._keeper: asyncio.Task[None] | None = asyncio.create_task(self._keep(), name="controller")
+        self._host = ""
 
     @classmethod
     async def start(
@@ -141,45 +94,29 @@ class ControllerServer:
     ) -> Self:
         """Starts to serve a controller, which is not closed with the server; port 0 picks a free port.
 
-        authority: checks permissions and issues tokens; None: everything is allowed, and there are no tokens.
-        published_host: this server's host name for clients; with TLS a name in the certificate. None: `host`. settled:
-        returns when all changes are durable; calls are answered only then, with UNAVAILABLE if it raises
-        `JournalFailed`. None: no durability. calls: observes all calls.
+        authority, settled: as for the constructor. published_host: this server's host name for clients; with TLS a name
+        in the certificate. None: `host`. calls: observes all calls.
 
         Raises `CannotListen`; `OSError` for a file of `tls`.
         """
-        server = new_server(*bounds(controller.config))
-        self = cls(controller, authority or Authority(), None, settled)
-        self._in_flight = CallsInFlight(server, self.handlers, calls)
-        bound = await listen(server, host, port, tls)
-        self._endpoint = Endpoint(published_host or host, bound)
-        await self._in_flight.begin()
-        self._keeper = asyncio.create_task(self._keep(), name=f"controller on port {bound}")
-        return self
-
-    @classmethod
-    def behind(
-        cls,
-        controller: Controller,
-        authority: Authority,
-        servers: Callable[[], Sequence[Endpoint]],
-        settled: Callable[[], Awaitable[None]],
-    ) -> Self:
-        """Serves calls passed to `handlers`, without a socket. servers: returns the addresses of all controllers of the
-        cluster for clients. Other arguments as for `start`.
-        """
-        self = cls(controller, authority, servers, settled)
-        self._keeper = asyncio.create_task(self._keep(), name="controller")
+        self = cls(controller, authority, None, settled)
+        self._host = published_host or host
+        self._in_flight = CallsInFlight(self.handlers, *bounds(controller.config), calls=calls)
+        try:
+            await self._in_flight.start(host, port, tls)
+        except BaseException:
+            await self.aclose(0)
+            raise
         return self
 
     @property
     def endpoint(self) -> Endpoint:
         """The server's address for clients."""
-        return self._endpoint
+        return Endpoint(self._host, self.port)
 
     @property
     def port(self) -> int:
-        return self._endpoint.port
+        return 0 if self._in_flight is None else self._in_flight.port
 
     async def aclose(self, grace_s: float = 1.0) -> None:
         """Accepts no more calls, gives calls in flight `grace_s` seconds, then cancels them and their work."""
@@ -215,11 +152,11 @@ class ControllerServer:
     async def _keep(self) -> None:
         controller = self.executor.controller
         while True:
-            due_ms = controller.next_due_ms()
+            due_ms = controller.core.next_due_ms()
             wait_s = None if due_ms is None else max(due_ms - controller.now_ms(), 0) / 1000
             try:
                 async with asyncio.timeout(wait_s):
-                    await controller.wait_for_timer()
+                    await controller.core.wait_for_timer()
             except TimeoutError:
                 await controller.run_due()
 

@@ -16,13 +16,14 @@ import heapq
 from collections.abc import Callable, Iterator
 from enum import Enum
 from itertools import count
-from random import Random
+from random import Random, SystemRandom
 from typing import Final, NamedTuple
 from uuid import UUID
 from weakref import WeakValueDictionary
 
 import msgspec
 
+from segstore.server.clock import SteadyTime
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.errors import MemoryFull, TooMany
 from segstore.server.controller.segment_admin import SegmentAdmin
@@ -60,29 +61,35 @@ class Timer(NamedTuple):
 
 
 class Core:
-    """The shared state. `journal` receives each operation before it is applied; `transaction_ids`: see `Controller`."""
+    """What all parts of a controller share."""
 
     def __init__(
         self,
         segments: SegmentAdmin,
-        config: ControllerConfig,
-        now_ms: Callable[[], int],
-        random: Random,
-        journal: Callable[[op.Operation], None] | None,
-        state: State,
-        transaction_ids: Iterator[int] | None,
-        memory: MemoryAccount,
+        config: ControllerConfig | None = None,
+        *,
+        now_ms: Callable[[], int] | None = None,
+        random: Random | None = None,
+        journal: Callable[[op.Operation], None] | None = None,
+        state: State | None = None,
+        transaction_ids: Iterator[int] | None = None,
+        memory: MemoryAccount | None = None,
     ) -> None:
+        """now_ms: returns the time in milliseconds since 1970; None for `SteadyTime`. random: source of ids. journal:
+        called with every operation before it is applied. state: the initial state, owned by the core from then on.
+        transaction_ids: supplies the lower 96 bits of transaction ids, in order; None for a counter. memory: account
+        charged with the state's estimated size; None for an account without a limit.
+        """
         self.segments = segments
-        self.config = config
-        self.now_ms = now_ms
-        self.random = random
-        self.state = state
+        self.config = config or ControllerConfig()
+        self.now_ms = now_ms or SteadyTime().now_ms
+        self.random = random or SystemRandom()
+        self.state = state or State()
         # Ids consist of an epoch and a counter, as in Pravega. The counter of a new state starts at the current time,
         # so that ids of an earlier run are unknown.
-        self.transaction_ids = transaction_ids or count(state.transactions or now_ms() << 20)
-        self.memory = StateMemory(memory, state)
-        self.woken = asyncio.Event()
+        self.transaction_ids = transaction_ids or count(self.state.transactions or self.now_ms() << 20)
+        self.memory = StateMemory(memory or MemoryAccount(), self.state)
+        self._woken = asyncio.Event()
         self._journal = journal
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._timers: list[Timer] = []
@@ -124,7 +131,7 @@ class Core:
         self._order += 1
         heapq.heappush(self._timers, Timer(due_ms, self._order, kind, scope, stream, transaction))
         if self._timers[0].order == self._order:
-            self.woken.set()
+            self._woken.set()
 
     def schedule_once(self, after_ms: int, kind: Due, scope: str, stream: str) -> None:
         """Sets a timer for a stream, unless it has a timer of this kind."""
@@ -135,6 +142,11 @@ class Core:
     def next_due_ms(self) -> int | None:
         """Returns when the next timer is due; None without timers."""
         return self._timers[0].due_ms if self._timers else None
+
+    async def wait_for_timer(self) -> None:
+        """Waits until a timer is set that is due before all other timers."""
+        self._woken.clear()
+        await self._woken.wait()
 
     def take_due(self, now_ms: int) -> list[Timer]:
         """Takes the timers that are due, earliest first."""

@@ -19,7 +19,6 @@ from typing import Any, Final
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import replace
 
 from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.policies import Cut, ReaderGroupConfig, StreamConfig, SubscriberRetention, TableConfig
@@ -190,71 +189,32 @@ def _copy(epoch: Epoch, number: int, created_ms: int) -> Epoch:
 # Transactions
 
 
-class _OfTransaction(_StreamChange, frozen=True):
-    transaction: UUID
+class TransactionSet(_StreamChange, frozen=True):
+    """The transaction was opened, or its lease or its status changed."""
 
-    def update(self, stream: Stream, **changes: Any) -> None:
-        stream.transactions[self.transaction] = replace(stream.transactions[self.transaction], **changes)
-
-
-class TransactionOpened(_OfTransaction, frozen=True):
-    lease_until_ms: int
-    must_end_ms: int
-    now_ms: int
+    identifier: UUID
+    transaction: Transaction
 
     def apply(self, state: State) -> None:
-        state.transactions = max(state.transactions, (self.transaction.int & _LOW_HALF) + 1)
+        state.transactions = max(state.transactions, (self.identifier.int & _LOW_HALF) + 1)
         super().apply(state)
 
     def change(self, stream: Stream) -> None:
-        stream.transactions[self.transaction] = Transaction(
-            TransactionStatus.OPEN, self.now_ms, self.lease_until_ms, self.must_end_ms
-        )
+        stream.transactions[self.identifier] = self.transaction
+        stream.commits = max(stream.commits, self.transaction.order)
 
 
-class TransactionPinged(_OfTransaction, frozen=True):
-    lease_until_ms: int
-
-    def change(self, stream: Stream) -> None:
-        self.update(stream, lease_until_ms=self.lease_until_ms)
-
-
-class CommitStarted(_OfTransaction, frozen=True):
-    """The transaction will be committed at `due_ms`, after all earlier requests."""
-
-    writer: str
-    timestamp: int
-    due_ms: int
-
-    def change(self, stream: Stream) -> None:
-        stream.commits += 1
-        self.update(
-            stream,
-            status=TransactionStatus.COMMITTING,
-            order=stream.commits,
-            due_ms=self.due_ms,
-            writer=self.writer,
-            timestamp=self.timestamp,
-        )
-
-
-class AbortStarted(_OfTransaction, frozen=True):
-    due_ms: int
-
-    def change(self, stream: Stream) -> None:
-        self.update(stream, status=TransactionStatus.ABORTING, due_ms=self.due_ms)
-
-
-class TransactionEnded(_OfTransaction, frozen=True):
+class TransactionEnded(_StreamChange, frozen=True):
     """The transaction's data was merged into the stream, or deleted."""
 
+    identifier: UUID
     committed: bool
     now_ms: int
 
     def change(self, stream: Stream) -> None:
-        del stream.transactions[self.transaction]
+        del stream.transactions[self.identifier]
         status = TransactionStatus.COMMITTED if self.committed else TransactionStatus.ABORTED
-        stream.completed[self.transaction] = Completed(status, self.now_ms)
+        stream.completed[self.identifier] = Completed(status, self.now_ms)
 
 
 class CompletedForgotten(_StreamChange, frozen=True):
@@ -287,29 +247,17 @@ class RetentionCutsForgotten(_StreamChange, frozen=True):
         del stream.retention_cuts[: self.count]
 
 
-class WriterNoted(_StreamChange, frozen=True):
-    writer: str
-    timestamp: int
-    position: Cut
-
-    def change(self, stream: Stream) -> None:
-        stream.writers[self.writer] = WriterMark(self.timestamp, dict(self.position))
-
-
-class WriterGone(_StreamChange, frozen=True):
-    writer: str
-
-    def change(self, stream: Stream) -> None:
-        stream.writers[self.writer] = replace(stream.writers[self.writer], alive=False)
-
-
-class WriterForgotten(_StreamChange, frozen=True):
-    """A writer was forgotten and no longer delays watermarks."""
+class WriterSet(_StreamChange, frozen=True):
+    """The writer reported a time or was removed. mark: None if it was forgotten, and no longer delays watermarks."""
 
     writer: str
+    mark: WriterMark | None
 
     def change(self, stream: Stream) -> None:
-        del stream.writers[self.writer]
+        if self.mark is None:
+            del stream.writers[self.writer]
+        else:
+            stream.writers[self.writer] = self.mark
 
 
 class WatermarkWritten(_StreamChange, frozen=True):

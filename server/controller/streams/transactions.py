@@ -20,8 +20,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from itertools import groupby, islice
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from segstore.server.controller import errors
 from segstore.server.controller.policies import ScalingPolicy
@@ -85,7 +87,8 @@ class Transactions:
                 segments.append(StreamSegment(segment.number, epoch, segment.start, segment.end, segment.created_ms))
             now_ms = core.now_ms()
             must_end_ms = now_ms + min(_LEASES_MAX * lease_ms, core.config.max_transaction_ms)
-            core.record(op.TransactionOpened(scope, name, identifier, self._lease_end(lease_ms), must_end_ms, now_ms))
+            opened = Transaction(TransactionStatus.OPEN, now_ms, self._lease_end(lease_ms), must_end_ms)
+            core.record(op.TransactionSet(scope, name, identifier, opened))
             self._watch(stream, identifier)
         return identifier, segments
 
@@ -97,10 +100,11 @@ class Transactions:
             return status
         if lease_ms > core.config.max_lease_ms:
             raise errors.LeaseTooLarge(lease_ms, core.config.max_lease_ms)
-        transaction = core.state.stream(scope, stream).transactions[identifier]
+        held = core.state.stream(scope, stream)
+        transaction = held.transactions[identifier]
         if core.now_ms() + lease_ms > transaction.must_end_ms:
             raise errors.ExecutionTimeExceeded(identifier, core.now_ms() + lease_ms, transaction.must_end_ms)
-        core.record(op.TransactionPinged(scope, stream, identifier, self._lease_end(lease_ms)))
+        self._set(held, identifier, lease_until_ms=self._lease_end(lease_ms))
         return status
 
     def status(self, scope: str, name: str, identifier: UUID) -> TransactionStatus | None:
@@ -124,8 +128,15 @@ class Transactions:
         async with core.lock(scope, name):
             stream = core.state.stream(scope, name)
             if self._may_end(stream, identifier, commit=True):
-                due_ms = core.now_ms() + core.config.commit_delay_ms
-                core.record(op.CommitStarted(scope, name, identifier, writer, timestamp, due_ms))
+                self._set(
+                    stream,
+                    identifier,
+                    status=TransactionStatus.COMMITTING,
+                    order=stream.commits + 1,
+                    due_ms=core.now_ms() + core.config.commit_delay_ms,
+                    writer=writer,
+                    timestamp=timestamp,
+                )
                 await self._end_or_retry(stream, identifier)
 
     async def abort(self, scope: str, name: str, identifier: UUID) -> None:
@@ -134,7 +145,7 @@ class Transactions:
         async with core.lock(scope, name):
             stream = core.state.stream(scope, name)
             if self._may_end(stream, identifier, commit=False):
-                core.record(op.AbortStarted(scope, name, identifier, core.now_ms() + core.config.commit_delay_ms))
+                self._abort(stream, identifier, core.config.commit_delay_ms)
                 await self._end_or_retry(stream, identifier)
 
     async def run(self, timer: Timer) -> None:
@@ -146,15 +157,14 @@ class Transactions:
                 return
             transaction = stream.transactions[timer.transaction]
             if transaction.status is TransactionStatus.OPEN and self._due_ms(transaction) <= core.now_ms():
-                core.record(op.AbortStarted(timer.scope, timer.stream, timer.transaction, core.now_ms()))
+                self._abort(stream, timer.transaction)
             await self._end_or_retry(stream, timer.transaction)
 
     async def settle(self, stream: Stream) -> None:
         """Ends every transaction: commits it if a commit was requested, else aborts it. The caller holds the lock."""
-        core = self._core
         for identifier, transaction in list(stream.transactions.items()):
             if transaction.status is TransactionStatus.OPEN:
-                core.record(op.AbortStarted(stream.scope, stream.name, identifier, core.now_ms()))
+                self._abort(stream, identifier)
         await self._end(stream, list(stream.transactions))
 
     async def finish_due(self, stream: Stream) -> None:
@@ -171,6 +181,14 @@ class Transactions:
         """Sets the timers of all transactions, of a state that was read."""
         for identifier in stream.transactions:
             self._watch(stream, identifier)
+
+    def _set(self, stream: Stream, identifier: UUID, **changes: Any) -> None:
+        changed = replace(stream.transactions[identifier], **changes)
+        self._core.record(op.TransactionSet(stream.scope, stream.name, identifier, changed))
+
+    def _abort(self, stream: Stream, identifier: UUID, delay_ms: int = 0) -> None:
+        due_ms = self._core.now_ms() + delay_ms
+        self._set(stream, identifier, status=TransactionStatus.ABORTING, due_ms=due_ms)
 
     # Ending ----------------------------------------------------------------------------------------------------
 

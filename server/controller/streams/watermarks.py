@@ -23,6 +23,8 @@ from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
+from msgspec.structs import replace
+
 from segstore.server.controller.errors import ControllerError, NotFound, StreamIsSealed, TooMany
 from segstore.server.controller.policies import Cut
 from segstore.server.controller.state import (
@@ -66,14 +68,15 @@ class Writers:
             return "INVALID_TIME"
         elif any(offset < mark.position.get(segment, offset) for segment, offset in position.items()):
             return "INVALID_POSITION"
-        core.record(op.WriterNoted(scope, stream, writer, timestamp, dict(position)))
+        core.record(op.WriterSet(scope, stream, writer, WriterMark(timestamp, dict(position))))
         core.schedule_once(core.config.watermark_every_ms, Due.WATERMARK, scope, stream)
         return "SUCCESS"
 
     def remove(self, scope: str, stream: str, writer: str) -> None:
-        if writer not in self._core.state.stream(scope, stream).writers:
+        mark = self._core.state.stream(scope, stream).writers.get(writer)
+        if mark is None:
             raise NotFound("writer", f"{writer} of stream {scope}/{stream}")
-        self._core.record(op.WriterGone(scope, stream, writer))
+        self._core.record(op.WriterSet(scope, stream, writer, replace(mark, alive=False)))
 
 
 class Watermarks:
@@ -143,7 +146,7 @@ class Watermarks:
                 active.append(mark)
             else:
                 del behind_since[writer]
-                self._core.record(op.WriterForgotten(stream.scope, stream.name, writer))
+                self._core.record(op.WriterSet(stream.scope, stream.name, writer, None))
         if not behind_since:
             del self._behind_since[stream.full_name]
         return active

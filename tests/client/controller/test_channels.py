@@ -128,8 +128,8 @@ class Ending(grpc.GenericRpcHandler):
         self.asked: list[str] = []
         self.refusal: grpc.StatusCode | None = None
         self.trailing: tuple[tuple[str, str], ...] = ()
-        self.server = grpc.aio.server()
-        self.in_flight = CallsInFlight(self.server, self)
+        self.in_flight = CallsInFlight(self)
+        self.server = self.in_flight.server
         self.endpoint = Endpoint("127.0.0.1", self.server.add_insecure_port("127.0.0.1:0"))
 
     def service(self, handler_call_details: Any) -> Any:

@@ -13,10 +13,13 @@ from segstore.server.cluster.leader import ControllerLeader, Leading
 from segstore.server.coordination import ContainerOwnership, OwnershipSettings
 from segstore.server.durable import ContainerEpoch, Durability, epochs_of
 from segstore.server.shared_folder import SharedFolder
-from segstore.server.store import Container
+from segstore.server.store import Container, SegmentStore
+from segstore.wire.endpoint import Endpoint
 from tests.looped import looped
 from tests.server.shared_folder.members import CONTAINERS
 from tests.server.support import PATIENCE_S, until
+
+HERE = Endpoint("127.0.0.1", 9)
 
 
 @looped("part", ["calls", "segments", "durability"])
@@ -39,8 +42,8 @@ async def test_a_cancelled_resignation_closes_all_parts_and_no_later_one_waits_f
             did.append(why)
 
     nothing: Any = SimpleNamespace(withdraw=lambda: did.append("withdrawn"))
-    leader = ControllerLeader(nothing, nothing, nothing, nothing, nothing, list, {}, on_failure=print, on_lost=print)
-    parts: Any = {each: Part(each) for each in ("epoch", "durability", "controller", "calls", "segments")}
+    leader = ControllerLeader(HERE, nothing, nothing, nothing, nothing, nothing, nothing, list, {}, print)
+    parts: Any = {each: Part(each) for each in ("epoch", "durability", "calls", "segments")}
     leader.leading = Leading(**parts)
     with pytest.raises(asyncio.CancelledError):
         await leader.resign()
@@ -53,8 +56,8 @@ async def test_an_opening_that_was_fenced_and_then_cancelled_is_cancelled() -> N
         fenced()
         raise asyncio.CancelledError
 
-    nothing: Any = SimpleNamespace(open=opened, load=None)
-    ownership = ContainerOwnership("a", nothing, nothing, nothing, 1, OwnershipSettings())
+    nothing: Any = SimpleNamespace(open=opened)
+    ownership = ContainerOwnership("a", nothing, nothing, SegmentStore(1, []), nothing, OwnershipSettings())
     with pytest.raises(asyncio.CancelledError):
         await ownership._open(0)
 
@@ -65,7 +68,7 @@ async def test_a_controllers_opening_that_is_cancelled_is_given_up_and_waited_fo
     folder = SharedFolder(tmp_path, "ours", CONTAINERS)
     folder.make()
     nothing: Any = SimpleNamespace()
-    leader = ControllerLeader(nothing, folder, nothing, nothing, nothing, list, {}, on_failure=print, on_lost=print)
+    leader = ControllerLeader(HERE, nothing, nothing, folder, nothing, nothing, nothing, list, {}, print)
     inner, begun, go_on = leader._open, threading.Event(), threading.Event()
 
     def slow() -> tuple[ContainerEpoch, Durability]:

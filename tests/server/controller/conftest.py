@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer, ScalingPolicy, StreamConfig
-from segstore.server.controller.state import State
+from segstore.server.controller.state import Core, State
 from segstore.server.controller.state import operations as op
 from segstore.server.controller.state.operations import decode
 from segstore.wire.controller_api import messages as m
@@ -30,14 +30,9 @@ class World:
 
     def make(self, state: State | None = None, **settings: Any) -> Controller:
         """Start the controller, with other settings or from a state."""
-        self.controller = Controller(
-            self.store,
-            ControllerConfig(**settings),
-            now_ms=self.clock,
-            random=Random(7),
-            journal=self._write,
-            state=state,
-        )
+        config = ControllerConfig(**settings)
+        core = Core(self.store, config, now_ms=self.clock, random=Random(7), journal=self._write, state=state)
+        self.controller = Controller(core)
         return self.controller
 
     def _write(self, operation: op.Operation) -> None:
@@ -60,7 +55,7 @@ class World:
     async def pass_time(self, ms: int) -> None:
         """Let time pass and what is due by then be done, each thing at its time."""
         end_ms = self.clock.now_ms + ms
-        while (due_ms := self.controller.next_due_ms()) is not None and due_ms <= end_ms:
+        while (due_ms := self.controller.core.next_due_ms()) is not None and due_ms <= end_ms:
             self.clock.now_ms = max(due_ms, self.clock.now_ms)
             await self.controller.run_due()
         self.clock.now_ms = end_ms

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 
-from segstore.server.controller import Endpoint, Load, ScalingPolicy, SegmentAdmin, SegmentStoreFailed
+from segstore.server.controller import Endpoint, ScalingPolicy, SegmentAdmin, SegmentStoreFailed
+from segstore.server.controller.segment_admin import Load
 from segstore.wire import Command
 
 

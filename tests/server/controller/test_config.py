@@ -39,8 +39,8 @@ def test_every_setting_can_be_in_a_file(tmp_path: Path) -> None:
 @looped(
     ("content", "said"),
     [
-        ("watermarks_every_ms = 5", "watermarks_every_ms: there is no such field (watermark_every_ms?)"),
-        ("[scaling]\ncooldown = 5", "scaling.cooldown: there is no such field (cooldown_minutes?)"),
+        ("watermarks_every_ms = 5", "watermarks_every_ms: there is no such option (watermark_every_ms?)"),
+        ("[scaling]\ncooldown = 5", "scaling.cooldown: there is no such option (cooldown_minutes?)"),
         ("page_size = 0", "page_size: it must be greater than or equal to 1"),
         ("page_size = '5'", "page_size: a whole number is needed"),
         ("system_scope = 1", "system_scope: true or false is needed"),

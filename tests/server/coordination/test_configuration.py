@@ -1,8 +1,8 @@
-"""PIP-57, 57.6: the configuration service holds scopes and stream policies, is cached, and no store ends without it."""
+"""PIP-57, 57.6: the configuration service holds scopes and stream policies, and no store ends without it."""
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -74,41 +74,15 @@ async def test_the_configuration_of_the_controller_can_be_looked_up(world: World
 
 
 @played
-async def test_a_second_look_is_answered_from_the_cache_until_the_node_changes(world: World) -> None:
-    session = world.session_of(world.reader)
-    asked: list[str] = []
-    get = session.get
-
-    async def counted(path: str, watch: Callable[[], None] | None = None) -> Any:
-        asked.append(path)
-        return await get(path, watch)
-
-    session.get = counted
-    for _ in range(3):
-        assert await world.reader.stream("scope", "stream") == TWO
-    assert len(asked) == 1
-    world.wanted["scope"]["stream"] = THREE
-    await world.settled()
-    await asyncio.sleep(0)
-    assert await world.reader.stream("scope", "stream") == THREE
-    assert len(asked) == 2
-
-
-@played
-async def test_the_cache_is_dropped_when_the_connection_or_the_session_is_lost(world: World) -> None:
-    await world.reader.stream("scope", "stream")
-    assert world.reader.cached == 1
+async def test_a_lookup_needs_a_connection_and_reads_the_node_again(world: World) -> None:
     session = world.session_of(world.reader)
     world.service.cut(session.session_id)
-    await until(lambda: world.reader.cached == 0)
     with pytest.raises(Disconnected):
         await world.reader.stream("scope", "stream")
     world.service.expire(session.session_id)
     world.service.heal(session)
     await until(lambda: world.reader.session not in (None, session))
     assert await world.reader.stream("scope", "stream") == TWO
-    world.reader.drop()
-    assert world.reader.cached == 0
 
 
 @played

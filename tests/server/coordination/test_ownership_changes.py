@@ -136,15 +136,11 @@ async def test_a_container_is_taken_at_once_if_the_store_prefers_it_and_in_turn_
     assert await taken_after_s(cluster, 1) < 0.1, "it had it"
 
 
-def test_a_store_takes_others_containers_only_when_it_may() -> None:
+def test_a_store_takes_its_containers_at_once_and_others_in_turn() -> None:
     async def play() -> None:
         cluster = Cluster(rebalance=False)
-        await cluster.first.ownership.start({1}, others=False)
+        await cluster.first.ownership.start({1})
         assert await taken_after_s(cluster, 1) < 0.1
-        await asyncio.sleep(60)
-        assert cluster.first.serves == {1}
-        cluster.first.ownership.prefer(2)
-        cluster.first.ownership.take_others()
         await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
         await cluster.first.ownership.stop()
         await cluster.first.ownership.stop()
@@ -198,7 +194,7 @@ def test_what_is_opened_as_the_session_ends_is_not_served_in_it(at: str, changed
         may, reached = asyncio.Event(), asyncio.Event()
         served_in: list[object] = []
         store, ownership = cluster.first, cluster.first.ownership
-        real, real_own, real_unopened = getattr(cluster.storage, at), store.own, store.own_unopened
+        real, real_own = getattr(cluster.storage, at), store.store.own
 
         async def later(*given: Any) -> Any:
             if given[0] == 0 and not may.is_set():
@@ -206,16 +202,17 @@ def test_what_is_opened_as_the_session_ends_is_not_served_in_it(at: str, changed
                 await may.wait()
             return 99 if changed and given[0] == 0 else await real(*given)
 
-        def own(container_id: int, container: Container | None) -> None:
+        def own(container_id: int, container: Container | None = None) -> Container:
             if container_id == 0:
                 served_in.append(ownership.session)
-            real_own(container_id, container)
+            return real_own(container_id, container)
 
-        def own_unopened(container_id: int, first_use: Callable[[], None]) -> None:
-            served_in.append(ownership.session)
-            real_unopened(container_id, first_use)
+        class Unopened(dict[int, Callable[[], None]]):
+            def __setitem__(self, container_id: int, first_use: Callable[[], None]) -> None:
+                served_in.append(ownership.session)
+                super().__setitem__(container_id, first_use)
 
-        store.own, store.own_unopened = own, own_unopened  # type: ignore[method-assign]
+        store.store.own, store.store.unopened = own, Unopened()  # type: ignore[method-assign]
         setattr(cluster.storage, at, later)
         if at == "open":
             cluster.storage.fence[0]()

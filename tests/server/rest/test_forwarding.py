@@ -10,6 +10,7 @@ import pytest
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer
 from segstore.server.controller.api import Accounts, Authority, Executor, ForwardingServer
+from segstore.server.controller.state import Core
 from segstore.server.rest import RestRequest, answered_by_leader
 from segstore.wire.endpoint import Endpoint
 from tests.server.controller.fake_store import FakeStore
@@ -46,7 +47,7 @@ class Process:
         async def settled() -> None:
             return None
 
-        self.calls = ControllerServer.behind(Controller(FakeStore()), authority, list, settled)
+        self.calls = ControllerServer(Controller(Core(FakeStore())), authority, list, settled)
         self.front.local = self.calls.handlers
 
     async def resign(self) -> None:

@@ -9,14 +9,8 @@ from uuid import UUID
 import pytest
 
 from segstore.server.cluster import MockCluster
-from segstore.server.controller import (
-    CONTROLLER_WRITER,
-    Load,
-    NobodyOwns,
-    ScalingPolicy,
-    SegmentAdmin,
-    SegmentStoreFailed,
-)
+from segstore.server.controller import NobodyOwns, ScalingPolicy, SegmentAdmin, SegmentStoreFailed
+from segstore.server.controller.segment_admin import CONTROLLER_WRITER, Load
 from segstore.server.recording import WITH_ROLE
 from segstore.server.replay import of_clients
 from segstore.server.segments import LocalSegments, RemoteSegments

@@ -179,11 +179,9 @@ class Failing(grpc.GenericRpcHandler):
 async def test_a_call_that_fails_has_the_status_that_its_client_sees(error: Exception | None, status: str) -> None:
     recorded, observer, failing = Recorded(), Observer(), Failing(error)
     faults = Faults(LoopClock(), observer=observer)
-    server = grpc.aio.server()
-    in_flight = CallsInFlight(server, failing, Calls(lambda: recorded, lambda: faults))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    in_flight = CallsInFlight(failing, calls=Calls(lambda: recorded, lambda: faults))
+    await in_flight.start("127.0.0.1", 0)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{in_flight.port}") as channel:
         asked = asyncio.create_task(ended(channel.unary_unary(METHODS["createScope"].path)(b"")))
         if error is None:
             await failing.sends.wait()

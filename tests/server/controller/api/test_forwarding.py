@@ -28,8 +28,8 @@ class Leader(grpc.GenericRpcHandler):
         self.asked = asyncio.Semaphore(0)
         self.go = asyncio.Event()
         self.refusal: tuple[Any, ...] = ()
-        self.server = grpc.aio.server()
-        self.in_flight = CallsInFlight(self.server, self)
+        self.in_flight = CallsInFlight(self)
+        self.server = self.in_flight.server
         self.endpoint = Endpoint("127.0.0.1", self.server.add_insecure_port("127.0.0.1:0"))
 
     def service(self, _: Any) -> Any:

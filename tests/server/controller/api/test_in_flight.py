@@ -52,11 +52,10 @@ async def error_of(call: Any) -> grpc.aio.AioRpcError:
 @asynccontextmanager
 async def calling(method: str = "/one") -> AsyncIterator[tuple[Slow, CallsInFlight, asyncio.Future[Any]]]:
     """A call that was received and is not answered yet."""
-    slow, server = Slow(), grpc.aio.server()
-    in_flight = CallsInFlight(server, slow)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    slow = Slow()
+    in_flight = CallsInFlight(slow)
+    await in_flight.start("127.0.0.1", 0)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{in_flight.port}") as channel:
         if method == "/one":
             answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))
         else:

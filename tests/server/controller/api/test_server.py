@@ -8,9 +8,8 @@ import grpc
 import pytest
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer, StreamConfig
-from segstore.server.controller.api import server as serving
 from segstore.server.controller.api.in_flight import CallsInFlight
-from segstore.server.controller.state import TransactionStatus
+from segstore.server.controller.state import Core, TransactionStatus
 from segstore.server.controller.state import operations as op
 from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import messages as m
@@ -31,7 +30,7 @@ def controller(store: FakeStore | None = None, ended: asyncio.Event | None = Non
         if ended is not None and isinstance(operation, op.TransactionEnded):
             ended.set()
 
-    return Controller(store or FakeStore(), ControllerConfig.model_validate(settings), journal=journal)
+    return Controller(Core(store or FakeStore(), ControllerConfig.model_validate(settings), journal=journal))
 
 
 async def test_a_port_that_another_server_has_is_refused() -> None:
@@ -50,15 +49,13 @@ async def test_closing_twice_is_fine_and_frees_the_port() -> None:
 
 
 async def test_a_start_that_is_cancelled_frees_the_port() -> None:
-    server = serving.new_server()
-    port = await serving.listen(server, "127.0.0.1", 0, None)
-    in_flight = CallsInFlight(server, grpc.method_handlers_generic_handler("none", {}))
-    starting = asyncio.create_task(in_flight.begin())
+    in_flight = CallsInFlight(grpc.method_handlers_generic_handler("none", {}))
+    starting = asyncio.create_task(in_flight.start("127.0.0.1", 0))
     await asyncio.sleep(0)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    socket.create_server(("127.0.0.1", port)).close()
+    socket.create_server(("127.0.0.1", in_flight.port)).close()
 
 
 async def test_with_tls_clients_get_the_published_name(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from segstore.server.cluster import MockCluster
 from segstore.server.config import LimitSettings
 from segstore.server.controller import Controller, ControllerServer, ScalingPolicy, StreamConfig
 from segstore.server.controller.policies import ReaderGroupConfig, SubscriberRetention
-from segstore.server.controller.state import State
+from segstore.server.controller.state import Core, State
 from segstore.server.store import MemoryAccount
 from segstore.wire.controller_api import messages as m
 from tests.server.controller.calls import Client, S, group, stream_config
@@ -25,7 +25,7 @@ def account() -> MemoryAccount:
 
 @pytest.fixture
 def controller(account: MemoryAccount) -> Controller:
-    return Controller(FakeStore(), memory=account)
+    return Controller(Core(FakeStore(), memory=account))
 
 
 def a_group(entries: int) -> ReaderGroupConfig:
@@ -71,10 +71,10 @@ async def test_a_state_to_start_from_is_charged_as_a_whole(controller: Controlle
     await controller.streams.seal("a", "t")
     await controller.streams.delete("a", "t")
     again = MemoryAccount()
-    Controller(FakeStore(), state=controller.state, memory=again)
+    Controller(Core(FakeStore(), state=controller.state, memory=again))
     assert account.used // 2 < again.used <= account.used
     fresh = MemoryAccount()
-    Controller(FakeStore(), state=State(), memory=fresh)
+    Controller(Core(FakeStore(), state=State(), memory=fresh))
     assert fresh.used == 0
 
 

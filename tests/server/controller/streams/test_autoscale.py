@@ -2,7 +2,8 @@
 
 import pytest
 
-from segstore.server.controller import AutoScaling, ScalingPolicy, StreamConfig
+from segstore.server.controller import ScalingPolicy, StreamConfig
+from segstore.server.controller.config import AutoScaling
 from segstore.server.controller.policies import ScalingType
 from segstore.server.controller.state import Epoch
 from segstore.server.controller.state.history import first_epoch
@@ -127,12 +128,12 @@ async def test_a_stream_follows_its_load_up_and_down(world: World, kind: Scaling
 
 async def test_a_fixed_stream_does_not_follow_its_load(world: World) -> None:
     await world.stream()
-    assert world.controller.next_due_ms() is None
+    assert world.controller.core.next_due_ms() is None
     await world.controller.update_stream("a", "s", StreamConfig(scaling=POLICY))
-    assert world.controller.next_due_ms() is not None
+    assert world.controller.core.next_due_ms() is not None
     await world.controller.update_stream("a", "s", StreamConfig())
     await world.pass_time(10_000)
-    assert world.controller.next_due_ms() is None
+    assert world.controller.core.next_due_ms() is None
 
 
 async def test_a_store_that_fails_to_tell_loads_is_asked_again(world: World) -> None:

@@ -109,4 +109,4 @@ async def test_a_sealed_stream_and_one_without_a_policy_are_left_alone(world: Wo
     await world.controller.streams.seal("a", "s")
     await world.controller.update_stream("a", "t", StreamConfig())
     await world.pass_time(1_800_000)
-    assert world.controller.next_due_ms() is None
+    assert world.controller.core.next_due_ms() is None

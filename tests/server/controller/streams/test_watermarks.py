@@ -163,7 +163,7 @@ async def test_without_writers_no_timer_is_set_until_a_new_time_is_recorded(worl
     await world.stream()
     world.controller.writers.note("a", "s", "one", 100, {0: 10})
     await world.pass_time(3 * EVERY_MS)
-    assert world.controller.next_due_ms() is None
+    assert world.controller.core.next_due_ms() is None
     assert world.controller.state.stream("a", "s").writers == {}
     world.controller.writers.note("a", "s", "one", 90, {0: 10})
     world.controller.writers.note("a", "s", "two", 300, {0: 60})
