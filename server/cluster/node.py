@@ -25,14 +25,15 @@ from segstore.server.store import Container
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from segstore.server.control_api import ClusterControl, ControlApi, Controlled
+    from segstore.server.cluster.local import Cluster
+    from segstore.server.control_api import ControlApi, Controlled
     from segstore.server.rest import HealthStatus, RestApi, RestRequest, RestResponse
 
 
 class Ownership(TypedDict, total=False):
     """How containers are owned: the arguments of `Controlled` that differ between subclasses of `ClusterNode`."""
 
-    cluster: ClusterControl | None
+    cluster: Cluster | None
     why_no_cluster: str
     owner_elsewhere: Callable[[int], Endpoint | None]
 
