@@ -59,6 +59,11 @@ class ProblemDetails(BaseModel):
     errors: list[dict[str, str]] = Field([], description="`detail` and `where` of all errors, if there are several.")
 
 
+def problem_response(text: str) -> dict[str, Any]:
+    """Returns the description of an error response."""
+    return {"description": text, "content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}}
+
+
 class ApiProblem(Exception):
     """A request is refused. Attributes: status, detail, where."""
 
