@@ -6,7 +6,7 @@ from segstore.server.faults.file import Document, FaultFileError, parse_document
 from segstore.server.faults.functions import FaultFunctionError, FaultRequest, Function
 from segstore.server.faults.lane import Effect, End, Execute, Finish, Forget, Lane, Send
 from segstore.server.faults.near import line_of
-from segstore.server.faults.observe import NotSeen, Observer, Seen, Stage, StageName, check_wait
+from segstore.server.faults.observe import NotSeen, Observer, Seen, StageName, check_wait
 from segstore.server.faults.rules import Action, Answer, Drop, FaultSettings, RoundTrip, Rule, RuleOptions, Status
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "RuleOptions",
     "Seen",
     "Send",
-    "Stage",
     "StageName",
     "Status",
     "Tally",
