@@ -408,16 +408,12 @@ class Faults(Decider):
 def fault_decorator(add: Callable[..., str], match: str, rest: RuleOptions) -> Callable[[F], F]:
     """Returns a decorator that adds a function as a rule. add: `Faults.add`, or a call of the same kind.
 
-    Raises ValueError if the decorator is used without a call, or with an action.
+    Raises ValueError if the decorator is used without a call.
     """
     if callable(match):
         raise ValueError('write @….fault() or @….fault("type = …"): without parentheses, no rule is made')
-    if "do" in rest:
-        raise ValueError("do: the action is the function that is decorated; faults.add takes others")
 
     def added(function: F) -> F:
-        if not callable(function):
-            raise ValueError(f"a function is decorated, not {printable(repr(function), _LONGEST)}")
         name = getattr(function, "__name__", None)  # objects that are called have none
         add(match, function, **({} if name is None else {"name": name}) | rest)
         return function
