@@ -50,9 +50,9 @@ async def _no_such_method(_: bytes, context: Any) -> NoReturn:
 
 
 class CallsInFlight(Handler):
-    """Serves the calls of `handler`, unary-unary and stream-stream, on a server that has not started.
+    """Serves the unary calls of `handler` on a server that has not started.
 
-    calls: sees the unary calls of the controller's API, also of methods that `handler` lacks.
+    calls: sees the calls of the controller's API, also of methods that `handler` lacks.
     """
 
     def __init__(
@@ -84,8 +84,6 @@ class CallsInFlight(Handler):
             if service != SERVICE:
                 return None
             handler = grpc.unary_unary_rpc_method_handler(_no_such_method)
-        if handler.unary_unary is None:
-            return handler._replace(stream_stream=self._answered(handler.stream_stream))
         behaviour, calls = handler.unary_unary, self._calls
         if calls is None or service != SERVICE:
             return handler._replace(unary_unary=self._answered(behaviour))
