@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
@@ -21,7 +21,7 @@ from segstore.server.controller import Controller
 from segstore.server.faults import Faults, NoSuchRule, Observer
 from segstore.server.node import Snapshots
 from segstore.server.recordings import Recordings
-from segstore.server.store import StoreError
+from segstore.server.store import Segment, StoreError
 from segstore.server.traffic import History, Traffic
 from segstore.wire import WIRE_VERSION
 from segstore.wire.endpoint import Endpoint
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from segstore.server.tap import TapServer
 
 Kind = Literal["stores", "tap", "replay"]
+_AT_ONCE = 20_000
 _ALONE = "there is only one store; `segstore serve --stores 2` starts two"
 
 
@@ -184,6 +185,15 @@ class Controlled:
             self.observer.kept_from = None
         else:
             self.observer = faults.observer = None
+
+    async def segments(self) -> AsyncIterator[Segment]:
+        """Yields all segments of the stores of this process. Yields to the loop regularly."""
+        for store in self.stores:
+            for container in list(store.store.containers.values()):
+                for done, segment in enumerate(list(container.segments.values()), 1):
+                    yield segment
+                    if done % _AT_ONCE == 0:
+                        await asyncio.sleep(0)
 
     def store_of(self, segment: str) -> SegmentStoreServer | None:
         """Returns the store that owns the segment's container; None if it is not in this process, or the name is

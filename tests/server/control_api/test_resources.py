@@ -5,11 +5,8 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from segstore.server import MockSegmentStore
-from segstore.server.control_api.first import First
 from segstore.server.faults import FaultRequest
 from segstore.wire import WIRE_VERSION, SegmentCreated
 from segstore.wire.names import is_index
@@ -65,24 +62,6 @@ async def test_the_bytes_of_a_segment_are_read_from_an_offset(
         assert (status, where) == (422, "query.from")
         assert said == f"offset {offset} is not in the segment: the segment has the bytes from 2 to 10"
     assert refusal(await http.get("/v1/bytes/scope/none"))[::2] == (404, "path.name")
-
-
-@given(
-    names=st.lists(st.text() | st.integers(0, 200_000).map("x".__mul__), max_size=20, unique=True),
-    limit=st.integers(1, 20),
-)
-def test_pages_one_after_another_have_every_name_once(names: list[str], limit: int) -> None:
-    found: list[str] = []
-    more = True
-    while more:
-        page: First[str] = First(limit)
-        for name in names:
-            if not found or name > found[-1]:
-                page.add(name)
-        assert len(page.names) <= limit
-        found += page.names
-        more = page.left_out
-    assert found == sorted(names)
 
 
 async def test_pages_have_every_name_once_where_utf8_cannot_carry_some(
