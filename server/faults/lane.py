@@ -223,11 +223,11 @@ class Lane:
         if self.is_deaf:
             return []
         faults, seen = self._faults, self._seen(item, self._take_numbers()[0])
-        if faults.observer is not None:
-            faults.observer.add(seen)
         plan = faults.decide(seen) or NO_PLAN
         if faults.observer is None or not faults.observer.keeps_payloads:
             seen.payload = NO_PAYLOAD  # only the rules have read it
+        if faults.observer is not None:
+            faults.observer.add(seen)
         if plan is NO_PLAN and not self._refused:  # nearly all requests
             return [Execute(seen, plan, item, raw)]
         wait = plan.before
