@@ -20,17 +20,10 @@ from fastapi import APIRouter, Depends, FastAPI, Request, params
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from segstore.server.config import settings_of, unknown_name
+from segstore.server.config import path_of, settings_of, unknown_name
 from segstore.server.control_api import contents, replayed
 from segstore.server.control_api.controlled import Controlled, Kind
-from segstore.server.control_api.problems import (
-    ApiProblem,
-    ProblemDetails,
-    check_keys,
-    install,
-    place,
-    problem_response,
-)
+from segstore.server.control_api.problems import ApiProblem, ProblemDetails, check_keys, install, problem_response
 from segstore.server.control_api.routes import (
     about,
     bodies,
@@ -133,7 +126,7 @@ async def _check_given(request: Request) -> None:
         raise ApiProblem(422, f"query.{twice}: the parameter appears twice", f"query.{twice}")
     unknown = next((param for param in request.query_params if param not in known), None)
     if unknown is not None:
-        where = place(("query", unknown))
+        where = path_of(("query", unknown))
         why = unknown_name("parameter", unknown[:200], known) if known else "there are no parameters"
         raise ApiProblem(422, f"{where}: {why}", where)
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
-from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
@@ -21,7 +19,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from segstore.server.config import UnknownName, keys_at, unknown_name
+from segstore.server.config import UnknownName, path_of, problem_of
 from segstore.server.controller import (
     ControllerError,
     InvalidArgument,
@@ -35,7 +33,7 @@ from segstore.server.durable import JournalFailed
 from segstore.server.node import SnapshotRefused
 from segstore.server.recordings import RecordingRefused
 from segstore.server.store import StoreError
-from segstore.wire.validation import DuplicateKey, foremost, message_of, unique
+from segstore.wire.validation import DuplicateKey, foremost, unique
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +43,6 @@ PROBLEM_TYPE: Final = "application/problem+json"
 _METHODS: Final = ("GET", "PUT", "POST", "DELETE")
 _OF_REST_API: Final = ("/ping", "/v1/scopes", "/v1/health/")
 """Where the paths of Pravega's REST API begin."""
-_NAME_CHARACTERS: Final = 100
-_TAG: Final = re.compile(r"<\w+>|\[key\]")
 
 
 class ProblemDetails(BaseModel):
@@ -96,30 +92,6 @@ def shown(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def place(location: Sequence[int | str]) -> str:
-    """Returns the readable path of an error location, without `[key]` and tags of unions, such as `<Error>`.
-
-    Long keys are cut.
-    """
-    path = ""
-    for index, part in enumerate(location):
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif not (index and _TAG.fullmatch(part)):
-            name = part if len(part) <= _NAME_CHARACTERS else f"{part[:_NAME_CHARACTERS]}…"
-            path += f".{name}" if path else name
-    return path
-
-
-def sentence(error: Any, body: Any) -> str:
-    """Returns the sentence for a pydantic error. body: the type of the body, whose location begins with a "body"."""
-    if error["type"] == "extra_forbidden":
-        _, *path, key = error["loc"]
-        known = keys_at(body, path)
-        return unknown_name("key", str(key), known) if known else "there is no such key"
-    return message_of(error)
-
-
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, ApiProblem)
     return answer(error.status, error.detail, error.where)
@@ -160,8 +132,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
         return answer(400, f"this is not JSON: {first['ctx']['error']} at character {at}", "body")
 
     def located(problem: Any) -> dict[str, str]:
-        where = place(problem["loc"])
-        return {"detail": f"{where}: {sentence(problem, field and field.field_info.annotation)}", "where": where}
+        where, inside = path_of(problem["loc"]), {**problem, "loc": problem["loc"][1:]}  # behind "body"
+        return {"detail": f"{where}: {problem_of(inside, field and field.field_info.annotation)}", "where": where}
 
     every: dict[str, Any] = {"errors": [located(problem) for problem in errors]} if len(errors) > 1 else {}
     return Response(body(422, **located(first), **every), 422, media_type=PROBLEM_TYPE)

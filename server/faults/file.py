@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple
 import yaml
 from pydantic import ValidationError
 
-from segstore.server.config import keys_at, read_text, unknown_name
+from segstore.server.config import problem_of, read_text
 from segstore.server.faults.rules import FaultSettings
 from segstore.wire.printable import printable
-from segstore.wire.validation import first_error, message_of
+from segstore.wire.validation import first_error
 
 _LONGEST: Final = 600
 _MOST_BYTES: Final = 256 * 1024
@@ -113,7 +113,7 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
         return FaultSettings.model_validate(given)
     except ValidationError as error:
         first = first_error(error)
-        raise FaultFileError(source, *document.place(first["loc"]), _reason(first)) from error
+        raise FaultFileError(source, *document.place(first["loc"]), problem_of(first, FaultSettings)) from error
 
 
 class Document(NamedTuple):
@@ -166,19 +166,3 @@ def parse_document(text: str, source: str, *, form: str = "yaml") -> Document:
 def _line(mark: Any) -> int | None:
     """Returns the line of a mark of YAML, from 1."""
     return None if mark is None else mark.line + 1
-
-
-def rule_problem(error: ValidationError) -> str:
-    """Returns the error in a rule made in Python: the path in it, and a sentence."""
-    first = first_error(error)
-    parts = [part for part in first["loc"] if not str(part).startswith("<")]
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
-    reason = _reason({**first, "loc": ("rules", 0, *first["loc"])})
-    return f"{path}: {reason}" if path else reason
-
-
-def _reason(error: Any) -> str:
-    """Describes an error in one sentence; for an unknown key, names the known keys."""
-    if error["type"] != "extra_forbidden":
-        return message_of(error)
-    return unknown_name("key", str(error["loc"][-1]), keys_at(FaultSettings, error["loc"][:-1]))
