@@ -82,7 +82,6 @@ _STEP: Final = 64
 _RECENT: Final = 20
 _NO_EVENT: Final = -1
 _CONNECT_S: Final = 10.0
-_HIGHEST_PORT: Final = 65535
 
 
 def check_pace(pace: float | None) -> None:
@@ -161,11 +160,6 @@ class TraceServer:
             raise ValueError(f"upstream is only asked with missing='pass', and this is missing={missing!r}")
         if upstream_controller is not None and missing != "pass":
             raise ValueError("upstream_controller goes with missing='pass'")
-        for name, where in (("upstream", upstream), ("upstream_controller", upstream_controller)):
-            if where is not None and not 0 < where[1] <= _HIGHEST_PORT:
-                raise ValueError(f"{name}: the port must be from 1 to {_HIGHEST_PORT}, not {where[1]}")
-        if not 0 <= port <= _HIGHEST_PORT:
-            raise ValueError(f"port must be from 0 to {_HIGHEST_PORT}, not {port}")
         check_pace(pace)
         if timeout_s is not None and not 0 < timeout_s < math.inf:
             raise ValueError(f"timeout_s must be above 0 and finite, not {timeout_s}")
@@ -626,7 +620,7 @@ class _Passing:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 reader, writer = await asyncio.open_connection(*self._upstream)
-        except OSError as error:
+        except (OSError, OverflowError) as error:  # the latter for an impossible port
             host, port = self._upstream
             self._refused(
                 self._last, f"no connection to the store at {host}:{port}: {str(error) or 'it did not answer'}"
