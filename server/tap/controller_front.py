@@ -107,21 +107,23 @@ class ControllerFront(Handler):
         """Asks the controller where a segment is. Returns whether it answered, and the store that it named, if any."""
         question = messages.SegmentId(streamInfo=messages.StreamInfo(scope="segstore", stream="probe"))
         asking: Any = self._channel.unary_unary(_STORE, **RAW)
+        what = f"the controller at {self.controller}"
         try:
             uri = messages.NodeUri.FromString(await asking(question.SerializeToString(), timeout=timeout_s))
             named = Endpoint.checked(uri.endpoint, uri.port) if uri.endpoint else None
         except grpc.aio.AioRpcError as error:
             code = error.code()
             if code in _SILENT:
-                return Probed("controller", self.controller, error.details() or code.name), None
-            secured = code in _SECURED
-            detail = "it requires credentials" if secured else f"getURI: {code.name}"
-            return Probed("controller", self.controller, detail=detail, secured=secured), None
+                return Probed(f"{what} does not answer: {error.details() or code.name}", answers=False), None
+            if code in _SECURED:
+                return Probed(f"{what} answers (it requires credentials)", secured=True), None
+            return Probed(f"{what} answers (getURI: {code.name})"), None
         except DecodeError:
-            return Probed("controller", self.controller, "what listens there is no controller"), None
+            return Probed(f"{what} does not answer: what listens there is no controller", answers=False), None
         except ValueError as error:
-            return Probed("controller", self.controller, f"it names a store that cannot be reached: {error}"), None
-        return Probed("controller", self.controller), named
+            why = f"it names a store that cannot be reached: {error}"
+            return Probed(f"{what} does not answer: {why}", answers=False), None
+        return Probed(f"{what} answers"), named
 
     def service(self, handler_call_details: Any) -> Any:
         """Returns the handler of a call of any method."""
