@@ -21,7 +21,6 @@ from segstore.server.control_api.guard import Guard
 from segstore.server.control_api.listening import ControlApi, HttpListener
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.steering import StreamInfo, TransactionState, WrittenEvent
-from segstore.server.control_api.writer_names import WriterNames
 
 __all__ = [
     "ApiProblem",
@@ -40,7 +39,6 @@ __all__ = [
     "TableSummary",
     "TransactionDetails",
     "TransactionState",
-    "WriterNames",
     "WrittenEvent",
     "serving",
 ]

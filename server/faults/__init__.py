@@ -2,7 +2,7 @@
 
 from segstore.server.faults.decisions import Decision, NoSuchRule, Plan, Tally, Wait
 from segstore.server.faults.faults import Faults, FaultWaits, NoFaults, WithFaults, fault_decorator
-from segstore.server.faults.file import Document, FaultFileError, parse_document, read_faults
+from segstore.server.faults.file import FaultFileError, parse_document, read_faults
 from segstore.server.faults.functions import FaultFunctionError, FaultRequest, Function
 from segstore.server.faults.lane import Effect, End, Execute, Finish, Forget, Lane, Send
 from segstore.server.faults.near import line_of
@@ -13,7 +13,6 @@ __all__ = [
     "Action",
     "Answer",
     "Decision",
-    "Document",
     "Drop",
     "Effect",
     "End",
