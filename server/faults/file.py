@@ -53,7 +53,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         names = set()
         for key, _ in node.value:
-            name = str(self.construct_object(key, deep=True))  # type: ignore[no-untyped-call]  # as above
+            name = str(self.construct_object(key, deep=True))
             if name in names:  # 1, 01 and "1" are the same number of a store
                 raise yaml.MarkedYAMLError(problem=f"the key {name!r} appears twice", problem_mark=key.start_mark)
             names.add(name)

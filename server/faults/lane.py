@@ -407,7 +407,7 @@ class Lane:
         """Bytes of the store that are no known reply: they leave in their turn."""
         if self._has_ended:
             return []
-        self._outgoing.put(data)
+        self._outgoing.add([data], (), _NO_WAIT)
         return self._leave([])
 
     def replies_ended(self) -> list[Effect]:

@@ -565,8 +565,9 @@ class _Passing:
         self._refusals: dict[UUID, Any] = {}
         self.set_ups: dict[UUID, SetupAppend] = {}
         self._protocol: ClientProtocol[SetupAppend] = ClientProtocol(decoder=FrameDecoder(unknown="keep"))
-        self._out: asyncio.Queue[bytes] = asyncio.Queue()
-        self._out_bytes = 0
+        self._writer: asyncio.StreamWriter | None = None
+        self._early = bytearray()
+        self._waiting_bytes = 0
         self._hello_hidden = True
         self._task = asyncio.create_task(self._run(), name="segstore replay forwards")
 
@@ -588,14 +589,14 @@ class _Passing:
                 return
             if writer in self._waiting:
                 self._waiting[item.writer_id].append(item)
-                self._out_bytes += len(item.data)
+                self._waiting_bytes += len(item.data)
                 return
         self._put(frames_of(item))
 
     def _set_up(self, set_up: SetupAppend, reply: Command) -> None:
         """The store has answered a set-up that the trace had answered."""
         waiting = self._waiting.pop(set_up.writer_id, [])
-        self._out_bytes -= sum(len(append.data) for append in waiting)
+        self._waiting_bytes -= sum(len(append.data) for append in waiting)
         if isinstance(reply, AppendSetup):
             for item in waiting:
                 self._put(frames_of(item))
@@ -610,11 +611,14 @@ class _Passing:
         self._back(encode(msgspec.structs.replace(self._refusals[item.writer_id], request_id=item.request_id)))
 
     def _put(self, data: bytes) -> None:
-        self._out_bytes += len(data)
-        if self._out_bytes > _MOST_PASSED_BYTES:
-            self._lost()
+        if self._writer is None:
+            self._early += data
+            queued = len(self._early)
         else:
-            self._out.put_nowait(data)
+            self._writer.write(data)
+            queued = self._writer.transport.get_write_buffer_size()
+        if queued + self._waiting_bytes > _MOST_PASSED_BYTES:
+            self._lost()
 
     async def _run(self) -> None:
         try:
@@ -628,33 +632,23 @@ class _Passing:
             self._lost()
             return
         try:
-            writer.write(self._protocol.hello())
-            sending = asyncio.create_task(self._send(writer), name="segstore replay sends on")
-            try:
-                while data := await reader.read(1 << 16):
-                    for command, set_ups in self._protocol.receive(data):
-                        if isinstance(command, Hello) and self._hello_hidden:
-                            self._hello_hidden = False
-                        elif set_ups:
-                            self._set_up(set_ups[-1], command)
-                        else:
-                            self._back(encode(command))
-                    await self._writable.wait()
-                self._lost()
-            finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
+            writer.write(self._protocol.hello() + self._early)
+            self._writer = writer
+            self._early.clear()
+            while data := await reader.read(1 << 16):
+                for command, set_ups in self._protocol.receive(data):
+                    if isinstance(command, Hello) and self._hello_hidden:
+                        self._hello_hidden = False
+                    elif set_ups:
+                        self._set_up(set_ups[-1], command)
+                    else:
+                        self._back(encode(command))
+                await self._writable.wait()
+            self._lost()
         except (WireError, OSError):
             self._lost()
         finally:
             writer.close()
-
-    async def _send(self, writer: asyncio.StreamWriter) -> None:
-        while True:
-            data = await self._out.get()
-            writer.write(data)
-            await writer.drain()
-            self._out_bytes -= len(data)
 
     def close(self) -> None:
         self._task.cancel()
