@@ -11,7 +11,7 @@ from heapq import nsmallest
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path
 
 from segstore.server.connection import WriterCount
 from segstore.server.control_api.controlled import Here
@@ -69,11 +69,10 @@ async def register_writer(controlled: Here, writer: WriterName) -> WriterName:
 
 
 @router.delete(f"/writers/{NAME}", tags=["writers"], summary="Remove a writer name", status_code=204)
-async def remove_writer(controlled: Here, name: Annotated[str, Path(max_length=255)]) -> Response:
+async def remove_writer(controlled: Here, name: Annotated[str, Path(max_length=255)]) -> None:
     if name not in controlled.names:
         raise ApiProblem(404, f"no writer is registered as {name!r}", "path.name")
     controlled.names.remove(name, list(controlled.counts.all()))
-    return Response(status_code=204)
 
 
 class _Sums:
