@@ -206,8 +206,8 @@ async def _run(tap: Tap, form: str, out: TextIO) -> None:
 async def _probe(tap: Tap, form: str) -> None:
     """Reports whether the upstream answers and, in text form, how clients connect. The tap works either way."""
     probes = await tap.probe()
-    silent = any(probe.problem for probe in probes)
-    line = f"Behind the tap: {'; '.join(map(str, probes))}."
+    silent = not all(probe.answers for probe in probes)
+    line = f"Behind the tap: {'; '.join(probe.text for probe in probes)}."
     line += " The tap forwards to it once it does." if silent else ""
     if form == "json":
         log.log(logging.WARNING if silent else logging.INFO, "%s", line)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Final, Self, TypedDict, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Self, TypedDict, TypeVar, Union, get_args, get_origin
 
 from pydantic import (
     AfterValidator,
@@ -32,10 +32,15 @@ from segstore.server.store import MAX_ATTRIBUTES
 from segstore.wire import MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
 from segstore.wire.validation import first_error, message_of
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
 M = TypeVar("M", bound=BaseModel)
 
 _MIB = 1024 * 1024
 _NAMES_SHOWN: Final = 10
+_TAG: Final = re.compile(r"<\w+>|\[key\]")
+_NAME_CHARACTERS: Final = 100
 _SEPARATORS: Final = re.compile(r"[/\\\x00-\x1f\x7f-\x9f]")
 
 SETTINGS: Final = ConfigDict(
@@ -97,12 +102,41 @@ def settings_of(
     try:
         return model.model_validate(values, strict=strict)
     except ValidationError as error:
-        first = first_error(error)
-        path = ".".join(map(str, first["loc"]))
-        if first["type"] != "extra_forbidden":
-            raise ValueError(f"{path}: {message_of(first)}" if path else message_of(first)) from None
-        known = keys_at(model, first["loc"][:-1]) + [name for name in also if len(first["loc"]) == 1]
-        raise ValueError(f"{path}: {unknown_name('option', str(first['loc'][-1]), known)}") from None
+        raise ValueError(first_problem(error, model, "option", also)) from None
+
+
+def first_problem(error: ValidationError, model: Any, kind: str = "key", also: Collection[str] = ()) -> str:
+    """Returns the first error in a model's input: its path, and a sentence. kind, also: as for `problem_of`."""
+    first = first_error(error)
+    path, problem = path_of(first["loc"]), problem_of(first, model, kind, also)
+    return f"{path}: {problem}" if path else problem
+
+
+def problem_of(error: ErrorDetails, model: Any, kind: str = "key", also: Collection[str] = ()) -> str:
+    """Returns the sentence for an error of pydantic in a model's input; for an unknown key, with the known keys.
+
+    kind: of a key. also: other known keys of the whole input.
+    """
+    if error["type"] != "extra_forbidden":
+        return message_of(error)
+    *path, key = error["loc"]
+    known = [*keys_at(model, path), *(() if path else also)]
+    return unknown_name(kind, str(key), known) if known else f"there is no such {kind}"
+
+
+def path_of(location: Sequence[int | str]) -> str:
+    """Returns the readable path of an error location, without `[key]` and tags of unions, such as `<Error>`.
+
+    Long keys are cut.
+    """
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif not _TAG.fullmatch(part):
+            name = part if len(part) <= _NAME_CHARACTERS else f"{part[:_NAME_CHARACTERS]}…"
+            path += f".{name}" if path else name
+    return path
 
 
 def names_there(known: Collection[str], what: str) -> str:

@@ -1,9 +1,8 @@
 """The control API: JSON over HTTP about a running server, on the event loop that serves its segments.
 
 `ControlApi` is the listener; `serving` returns the application alone; `Operations` calls its handlers without HTTP;
-`Controlled` holds what it serves, and `Cluster` has the methods that it calls on several stores. `HttpListener`
-and `Guard` also serve applications of other rooms. Importing this package imports the web library, so a server does
-that only if it has an HTTP port, or a test asks what it holds.
+`Controlled` holds what it serves. `HttpListener` and `Guard` also serve applications of other rooms. Importing this
+package imports the web library, so a server does that only if it has an HTTP port, or a test asks what it holds.
 """
 
 from segstore.server.control_api.app import Operations, serving
@@ -18,16 +17,13 @@ from segstore.server.control_api.contents import (
     TransactionDetails,
 )
 from segstore.server.control_api.controlled import Controlled
-from segstore.server.control_api.fronts import ClusterControl
 from segstore.server.control_api.guard import Guard
 from segstore.server.control_api.listening import ControlApi, HttpListener
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.steering import StreamInfo, TransactionState, WrittenEvent
-from segstore.server.control_api.writer_names import WriterNames
 
 __all__ = [
     "ApiProblem",
-    "ClusterControl",
     "ControlApi",
     "Controlled",
     "GroupDetails",
@@ -43,7 +39,6 @@ __all__ = [
     "TableSummary",
     "TransactionDetails",
     "TransactionState",
-    "WriterNames",
     "WrittenEvent",
     "serving",
 ]

@@ -4,8 +4,8 @@ Every handler is a coroutine, so it runs on the store's loop and not in a thread
 segments yield to the loop regularly. The OpenAPI description is at /v1/openapi.json, the live page at /. No page loads
 scripts from elsewhere.
 
-Invariant of the description: an operation lists every status that it can be answered with. The id of an operation is
-the name of its handler, and clients are generated from it: it is part of the API.
+Invariant of the description: an operation lists every status that it can be answered with, and maybe others. The id of
+an operation is the name of its handler, and clients are generated from it: it is part of the API.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from fastapi import APIRouter, Depends, FastAPI, Request, params
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from segstore.server.config import settings_of, unknown_name
+from segstore.server.config import path_of, settings_of, unknown_name
 from segstore.server.control_api import contents, replayed
 from segstore.server.control_api.controlled import Controlled, Kind
-from segstore.server.control_api.problems import PROBLEM_TYPE, ApiProblem, ProblemDetails, check_keys, install, place
+from segstore.server.control_api.problems import ApiProblem, ProblemDetails, check_keys, install, problem_response
 from segstore.server.control_api.routes import (
     about,
     bodies,
@@ -87,10 +87,10 @@ _REFUSALS: Final = {
     "503": "The server cannot store data any more.",
 }
 """Meaning of each error status. Routes add their own statuses."""
-_PROBLEM: Final = {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}
+_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    int(status): {"$ref": f"#/components/responses/Problem{status}"} for status in _REFUSALS
+}
 _TOKEN: Final = {"type": "http", "scheme": "bearer", "description": "The token of `--http-token-file`."}
-_NOT_SENT: Final = ("Call", "HTTPValidationError", "ValidationError")
-"""Models that the library describes and no request or response has."""
 _OF_LISTS: Final = ("type", "items", "minItems", "maxItems")
 
 
@@ -126,7 +126,7 @@ async def _check_given(request: Request) -> None:
         raise ApiProblem(422, f"query.{twice}: the parameter appears twice", f"query.{twice}")
     unknown = next((param for param in request.query_params if param not in known), None)
     if unknown is not None:
-        where = place(("query", unknown))
+        where = path_of(("query", unknown))
         why = unknown_name("parameter", unknown[:200], known) if known else "there are no parameters"
         raise ApiProblem(422, f"{where}: {why}", where)
 
@@ -155,6 +155,7 @@ def application(kind: Kind, *, guarded: bool = False) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        responses=_RESPONSES,
         generate_unique_id_function=lambda route: route.name,
     )
     for routers, kinds in _RESOURCES:
@@ -171,8 +172,11 @@ def application(kind: Kind, *, guarded: bool = False) -> FastAPI:
             _describe_rules(description)
             if kind != "replay":
                 bodies.describe_yaml(description)
-            _describe_responses(description)
-            description["components"]["securitySchemes"] = {"token": _TOKEN}
+            components = description["components"]
+            components["schemas"].pop("Call", None)  # no request or response has one
+            components["schemas"]["ProblemDetails"] = ProblemDetails.model_json_schema()
+            components["responses"] = {f"Problem{status}": problem_response(text) for status, text in _REFUSALS.items()}
+            components["securitySchemes"] = {"token": _TOKEN}
             description["security"] = [{"token": []}] if guarded else [{}, {"token": []}]
         return described()
 
@@ -220,44 +224,3 @@ def _describe_rules(description: dict[str, Any]) -> None:
             for field in (fields["do"], fields["nth"]):
                 listed = {key: field.pop(key) for key in _OF_LISTS if key in field}
                 field["anyOf"] = [listed["items"], listed]
-
-
-def _describe_responses(description: dict[str, Any]) -> None:
-    """Describes successes, and refusals once for all operations."""
-    components = description["components"]
-    schemas = components["schemas"]
-    schemas["ProblemDetails"] = ProblemDetails.model_json_schema()
-    for name in _NOT_SENT:
-        schemas.pop(name, None)
-    components["responses"] = {
-        f"Problem{status}": {"description": text, "content": _PROBLEM} for status, text in _REFUSALS.items()
-    }
-    for operations in description["paths"].values():
-        for operation in operations.values():
-            responses = operation["responses"]
-            for status, response in responses.items():
-                if status.startswith("2"):
-                    response["description"] = _success(response, schemas, operation["summary"])
-                else:
-                    response["content"] = _PROBLEM
-            for status in _refusals(operation):
-                responses[status] = {"$ref": f"#/components/responses/Problem{status}"}
-
-
-def _success(response: dict[str, Any], schemas: dict[str, Any], summary: str) -> str:
-    """Returns the description of a response: the first line about its model, or the operation's summary."""
-    reference = response.get("content", {}).get("application/json", {}).get("schema", {}).get("$ref", "")
-    about: str = schemas.get(reference.rpartition("/")[2], {}).get("description", summary)
-    return about.partition("\n")[0]
-
-
-def _refusals(operation: dict[str, Any]) -> list[str]:
-    """Returns the error statuses of an operation, which depend on its parameters and body."""
-    places = {parameter["in"] for parameter in operation.get("parameters", ())}
-    has_body = "requestBody" in operation
-    absent = set() if "path" in places else {"404"}
-    if not has_body:
-        absent |= {"413", "415"}
-    if operation["tags"] == ["server"]:  # they have no state
-        absent |= {"409", "503"}
-    return [refusal for refusal in _REFUSALS if refusal not in absent]

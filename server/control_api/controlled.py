@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
@@ -14,22 +14,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import Depends, Request
 
 from segstore.server.connection import WriterCounts
-from segstore.server.control_api.fronts import ClusterControl, Front, ReplayFront, Store, StoreFront, TapFronts
+from segstore.server.control_api.fronts import Front, ReplayFront, StoreFront
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.writer_names import WriterNames
 from segstore.server.controller import Controller
 from segstore.server.faults import Faults, NoSuchRule, Observer
 from segstore.server.node import Snapshots
 from segstore.server.recordings import Recordings
-from segstore.server.store import StoreError
+from segstore.server.store import Segment, StoreError
 from segstore.server.traffic import History, Traffic
 from segstore.wire import WIRE_VERSION
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
+    from segstore.server.cluster import Cluster
+    from segstore.server.node import SegmentStoreServer
     from segstore.server.replay import TraceServer
+    from segstore.server.tap import TapServer
 
 Kind = Literal["stores", "tap", "replay"]
+_AT_ONCE = 20_000
 _ALONE = "there is only one store; `segstore serve --stores 2` starts two"
 
 
@@ -56,15 +60,15 @@ class Controlled:
     started_ms: creation time of this object. version: of this project.
     """
 
-    stores: Sequence[Store] = ()
+    stores: Sequence[SegmentStoreServer] = ()
     faults: Faults | None = None
     controller: Callable[[], Controller | None] = _nothing
     controller_address: Callable[[], Endpoint | None] = _nothing
-    tap: TapFronts | None = None
+    tap: TapServer | None = None
     replay: TraceServer | None = None
     traffic: Traffic | None = None
     data: Path | None = None
-    cluster: ClusterControl | None = None
+    cluster: Cluster | None = None
     why_no_cluster: str = _ALONE
     owner_elsewhere: Callable[[int], Endpoint | None] = _nothing
     names: WriterNames = field(default_factory=WriterNames)
@@ -182,7 +186,16 @@ class Controlled:
         else:
             self.observer = faults.observer = None
 
-    def store_of(self, segment: str) -> Store | None:
+    async def segments(self) -> AsyncIterator[Segment]:
+        """Yields all segments of the stores of this process. Yields to the loop regularly."""
+        for store in self.stores:
+            for container in list(store.store.containers.values()):
+                for done, segment in enumerate(list(container.segments.values()), 1):
+                    yield segment
+                    if done % _AT_ONCE == 0:
+                        await asyncio.sleep(0)
+
+    def store_of(self, segment: str) -> SegmentStoreServer | None:
         """Returns the store that owns the segment's container; None if it is not in this process, or the name is
         invalid.
         """

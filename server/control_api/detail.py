@@ -10,20 +10,18 @@ import json
 import struct
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from segstore.server.control_api.models import Frame, FrameField, Moment, Neighbour, Payload, RequestDetail, RequestInfo
 from segstore.server.control_api.problems import shown
 from segstore.wire import AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd, SegmentRead
-from segstore.wire.blocks import Append, AppendBlockDecoder, AppendViolation
-from segstore.wire.commands import SetupAppend
-from segstore.wire.inspect import describe, readable
+from segstore.wire.inspect import describe, joined, readable
 from segstore.wire.trace import Direction, Exchange, RecordKind, to_line, unpack_data
 from segstore.wire.validation import unique
 
 if TYPE_CHECKING:
     from segstore.server.traffic import RecordedRequest, Traffic
-    from segstore.wire import Buffer, Command
+    from segstore.wire import Buffer
 
 _FRAME_BYTES: Final = 64 * 1024
 _SHOWN_BYTES: Final = 2 * 1024
@@ -122,18 +120,8 @@ def _appended(recorded: RecordedRequest) -> Buffer | None:
         return command.data
     if not isinstance(command, AppendBlockEnd):
         return None
-    if recorded.request.block is None:
-        return command.data
-    decoder = AppendBlockDecoder()
-    segment = recorded.request.segments[0] if recorded.request.segments else ""
-    append: Command | Append | None = None
-    try:
-        for sent in (SetupAppend(0, command.writer_id, segment, ""), recorded.request.block.command, command):
-            if isinstance(sent, SetupAppend | AppendBlock | AppendBlockEnd):
-                append = decoder.feed(sent)
-    except AppendViolation:
-        return None  # the store has refused it too
-    return append.data if isinstance(append, Append) else None
+    block = recorded.request.block
+    return command.data if block is None else joined(cast("AppendBlock", block.command), command)
 
 
 def payloads(data: Buffer, part: str = "") -> Iterator[Payload]:

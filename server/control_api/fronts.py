@@ -1,121 +1,41 @@
-"""The endpoints for clients, and their open connections: of a store of this process, of a tap before a store, or of a
-replay.
+"""The ports for the clients of one store, and their open connections: of a store of this process or of a replay.
 
-The routes about addresses, connections and counters use these protocols, so they are the same for all.
+A tap's `Door` and `Link` have the same attributes, so the routes about addresses, connections and counters are the same
+for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from segstore.server.connection import Connection, ConnectionHub, SessionEnding, StoreService
+from segstore.server.connection import Connection, SessionEnding
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
-    from segstore.server.config import StoreSettings
+    from segstore.server.node import SegmentStoreServer
     from segstore.server.replay import TraceServer
-    from segstore.server.store import SegmentStore
+    from segstore.server.tap import Door
 
 
-class OpenConnection(Protocol):
-    """A connection of a client. number: None if connections are not numbered. writers, waiting_reads: None on a tap."""
-
-    @property
-    def number(self) -> int | None: ...
-    @property
-    def peer(self) -> str: ...
-    @property
-    def admin(self) -> bool: ...
-    @property
-    def writers(self) -> int | None: ...
-    @property
-    def waiting_reads(self) -> int | None: ...
-    @property
-    def bytes_in(self) -> int: ...
-    @property
-    def bytes_out(self) -> int: ...
-    @property
-    def held_bytes(self) -> int: ...
-
-    def disconnect(self, why: str, *, drain: bool) -> None:
-        """Closes the connection. drain: sends the queued bytes first."""
-
-
-class Front(Protocol):
-    """The ports for the clients of one store.
-
-    number: of the store. upstream: the store behind a tap; None for a store of this process. serving: False once it is
-    stopped.
-    """
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def address(self) -> Endpoint | None: ...
-    @property
-    def admin_address(self) -> Endpoint | None: ...
-    @property
-    def upstream(self) -> Endpoint | None: ...
-    @property
-    def serving(self) -> bool: ...
-    @property
-    def connections(self) -> Iterable[OpenConnection]: ...
-
-    def counters(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Returns totals, which only grow, and current values, by name."""
-
-
-class TapFronts(Protocol):
-    """A tap. fronts: its ports, one for each store that it knows of. tls: whether they use TLS."""
-
-    @property
-    def fronts(self) -> Iterable[Front]: ...
-    @property
-    def tls(self) -> bool: ...
-
-
-class ClusterControl(Protocol):
-    """Controls the stores of one process, by number. Methods raise RuntimeError for impossible requests."""
-
-    async def move(self, container: int, to: int) -> None: ...
-    async def stop_store(self, number: int, *, drain_s: float = 0.0) -> None: ...
-    async def start_store(self, number: int) -> None: ...
-    def expire_session(self, number: int) -> None: ...
-    def cut_session(self, number: int) -> None: ...
-    def heal_session(self, number: int) -> None: ...
-
-
-class Store(Protocol):
-    """A running segment store. number: in its cluster. address: None until it listens, as `admin_address`."""
-
-    settings: StoreSettings
-    number: int
-    store: SegmentStore
-    service: StoreService
-    hub: ConnectionHub
-    address: Endpoint | None
-    admin_address: Endpoint | None
-
-
-class _OfStore:
-    """An open connection of a store."""
+class OpenConnection:
+    """An open connection of a store. number: None if connections are not numbered."""
 
     def __init__(self, connection: Connection) -> None:
         session = connection.session
         self.number = connection.number
         self.peer = session.peer
         self.admin = connection.admin
-        self.writers: int | None = session.writer_count
-        self.waiting_reads: int | None = len(session.reads)
+        self.writers = session.writer_count
+        self.waiting_reads = len(session.reads)
         self.bytes_in = connection.bytes_in
         self.bytes_out = connection.bytes_out
         self.held_bytes = connection.held_bytes
         self._connection = connection
 
     def disconnect(self, why: str, *, drain: bool) -> None:
+        """Closes the connection. drain: sends the queued bytes first."""
         if drain:
             self._connection.end(why, SessionEnding.FLUSHED)
         else:
@@ -123,11 +43,17 @@ class _OfStore:
 
 
 class StoreFront:
-    """The ports of a store of this process."""
+    """The ports of a store of this process.
+
+    Attributes:
+        number: of the store.
+        upstream: the store behind a tap; None here.
+        serving: False once the store is stopped.
+    """
 
     upstream = None
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: SegmentStoreServer) -> None:
         self.number = store.number
         self.address = store.address
         self.admin_address = store.admin_address
@@ -135,10 +61,11 @@ class StoreFront:
         self._store = store
 
     @property
-    def connections(self) -> Iterable[OpenConnection]:
-        return [_OfStore(connection) for connection in self._store.hub.connections]
+    def connections(self) -> list[OpenConnection]:
+        return [OpenConnection(connection) for connection in self._store.hub.connections]
 
     def counters(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Returns totals, which only grow, and current values, by name."""
         store = self._store
         counted: dict[str, int] = msgspec.structs.asdict(store.service.counters)
         containers = store.store.containers.values()
@@ -158,7 +85,7 @@ class ReplayFront:
     number = 0
     admin_address = None
     serving = True
-    connections: Iterable[OpenConnection] = ()
+    connections: tuple[OpenConnection, ...] = ()
 
     def __init__(self, replay: TraceServer) -> None:
         self.address = Endpoint(replay.host, replay.port)
@@ -169,3 +96,6 @@ class ReplayFront:
         replay = self._replay
         totals = {"connections": replay.connections, "requests": replay.requests, "problems": len(replay.problems)}
         return totals, {"connections_open": len(replay.open_connections)}
+
+
+Front: TypeAlias = "StoreFront | ReplayFront | Door"

@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -30,7 +29,6 @@ from segstore.server.auth import read_secret
 from segstore.server.control_api.app import serving
 from segstore.server.control_api.controlled import Controlled
 from segstore.server.control_api.guard import Guard, is_loopback
-from segstore.server.control_api.problems import PROBLEM_TYPE, body
 from segstore.server.control_api.routes import bodies
 from segstore.server.net import CannotListen, TlsFiles, listening_on, stop_accepting
 from segstore.wire.endpoint import Endpoint
@@ -66,14 +64,6 @@ class _Connection(H11Protocol):
         super().handle_events()
         if self.cycle is not None:  # after the first request, uvicorn's own timer ends idle connections
             self._silence.cancel()
-
-    def send_400_response(self, msg: str) -> None:
-        """Answers bytes that are no HTTP request, in the form of all errors."""
-        problem = body(400, "this is no valid HTTP request: its head, or its body's length, is malformed", "header")
-        headers = [(b"content-type", PROBLEM_TYPE.encode()), (b"connection", b"close")]
-        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=problem), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._silence.cancel()

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
-from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
@@ -21,7 +19,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
-from segstore.server.config import UnknownName, keys_at, unknown_name
+from segstore.server.config import UnknownName, path_of, problem_of
 from segstore.server.controller import (
     ControllerError,
     InvalidArgument,
@@ -35,7 +33,7 @@ from segstore.server.durable import JournalFailed
 from segstore.server.node import SnapshotRefused
 from segstore.server.recordings import RecordingRefused
 from segstore.server.store import StoreError
-from segstore.wire.validation import DuplicateKey, foremost, message_of, unique
+from segstore.wire.validation import DuplicateKey, foremost, unique
 
 log = logging.getLogger(__name__)
 
@@ -45,10 +43,6 @@ PROBLEM_TYPE: Final = "application/problem+json"
 _METHODS: Final = ("GET", "PUT", "POST", "DELETE")
 _OF_REST_API: Final = ("/ping", "/v1/scopes", "/v1/health/")
 """Where the paths of Pravega's REST API begin."""
-_NAME_CHARACTERS: Final = 100
-_TAG: Final = re.compile(r"<\w+>|\[key\]")
-_MARK: Final = object()
-"""Stands in a document for the value that is looked for."""
 
 
 class ProblemDetails(BaseModel):
@@ -59,6 +53,11 @@ class ProblemDetails(BaseModel):
     detail: str = Field(description="The error in one sentence; further lines are the nearest requests.")
     where: str = Field(description="The part of the request: `path.name`, `body.rules[0].do`, `header.host`.")
     errors: list[dict[str, str]] = Field([], description="`detail` and `where` of all errors, if there are several.")
+
+
+def problem_response(text: str) -> dict[str, Any]:
+    """Returns the description of an error response."""
+    return {"description": text, "content": {PROBLEM_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDetails"}}}}
 
 
 class ApiProblem(Exception):
@@ -91,30 +90,6 @@ def required(traffic: T | None) -> T:
 def shown(text: str) -> str:
     """Returns a peer's text in valid UTF-8: lone surrogates, which names on the wire can contain, are escaped."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def place(location: Sequence[int | str]) -> str:
-    """Returns the readable path of an error location, without `[key]` and tags of unions, such as `<Error>`.
-
-    Long keys are cut.
-    """
-    path = ""
-    for index, part in enumerate(location):
-        if isinstance(part, int):
-            path += f"[{part}]"
-        elif not (index and _TAG.fullmatch(part)):
-            name = part if len(part) <= _NAME_CHARACTERS else f"{part[:_NAME_CHARACTERS]}…"
-            path += f".{name}" if path else name
-    return path
-
-
-def sentence(error: Any, body: Any) -> str:
-    """Returns the sentence for a pydantic error. body: the type of the body, whose location begins with a "body"."""
-    if error["type"] == "extra_forbidden":
-        _, *path, key = error["loc"]
-        known = keys_at(body, path)
-        return unknown_name("key", str(key), known) if known else "there is no such key"
-    return message_of(error)
 
 
 async def _refused(_: Request, error: Exception) -> Response:
@@ -157,8 +132,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
         return answer(400, f"this is not JSON: {first['ctx']['error']} at character {at}", "body")
 
     def located(problem: Any) -> dict[str, str]:
-        where = place(problem["loc"])
-        return {"detail": f"{where}: {sentence(problem, field and field.field_info.annotation)}", "where": where}
+        where, inside = path_of(problem["loc"]), {**problem, "loc": problem["loc"][1:]}  # behind "body"
+        return {"detail": f"{where}: {problem_of(inside, field and field.field_info.annotation)}", "where": where}
 
     every: dict[str, Any] = {"errors": [located(problem) for problem in errors]} if len(errors) > 1 else {}
     return Response(body(422, **located(first), **every), 422, media_type=PROBLEM_TYPE)
@@ -178,65 +153,26 @@ async def _http(request: Request, error: Exception) -> Response:
         why = f"{request.method} is not allowed for {path}; allowed: {allowed}{other_port}"
         return answer(405, why, "method", {"allow": allowed})
     if isinstance(error.__cause__, ValueError | RecursionError):
-        return answer(400, *_unreadable(error.__cause__, await request.body()))
+        return answer(400, f"body: {_unreadable(error.__cause__)}", "body")
     return answer(error.status_code, f"{error.detail}.".replace("..", "."), "body", headers)
 
 
-def _unreadable(error: Exception, data: bytes) -> tuple[str, str]:
-    """Returns why a body cannot be read although it may be JSON, and where."""
-    if isinstance(error, UnicodeDecodeError):
-        return f"body: not UTF-8 at byte {error.start}", "body"
-    if isinstance(error, RecursionError):
-        return "body: it is nested too deeply", "body"
-    where = place(("body", *too_long_integer(data)))
-    return f"{where}: an integer has at most {sys.get_int_max_str_digits()} digits", where
+def _unreadable(error: ValueError | RecursionError) -> str:
+    """Returns why a body cannot be read although it may be JSON."""
+    match error:
+        case UnicodeDecodeError():
+            return f"not UTF-8 at byte {error.start}"
+        case RecursionError():
+            return "it is nested too deeply"
+    return f"an integer has at most {sys.get_int_max_str_digits()} digits"
 
 
 def check_keys(data: bytes) -> None:
     """Refuses JSON with a key that an object has twice. Raises ApiProblem."""
     try:
         json.loads(data, object_pairs_hook=unique)
-    except DuplicateKey:
-        where = place(("body", *_location(json.loads(data, object_pairs_hook=_marked))))
-        raise ApiProblem(400, f"{where}: the key appears twice", where) from None
-
-
-def _marked(pairs: list[tuple[str, Any]]) -> Any:
-    """Returns a JSON object. An object with a repeated key is reduced to this key, marked."""
-    try:
-        return unique(pairs)
     except DuplicateKey as error:
-        return {error.key: _MARK}
-
-
-def too_long_integer(data: bytes) -> tuple[int | str, ...]:
-    """Returns the location of the first integer in JSON that has more digits than are read."""
-    limit = sys.get_int_max_str_digits()
-    return _location(json.loads(data, parse_int=lambda text: _MARK if len(text.lstrip("-")) > limit else 0))
-
-
-def _location(document: Any) -> tuple[int | str, ...]:
-    """Returns the location of the first mark in a document."""
-    path: list[int | str] = []
-    ahead = [_items(document)]
-    while ahead:
-        for key, value in ahead[-1]:
-            if value is _MARK:
-                return (*path, key)
-            if isinstance(value, dict | list):
-                path.append(key)
-                ahead.append(_items(value))
-                break
-        else:
-            ahead.pop()
-            path[-1:] = []
-    return ()
-
-
-def _items(value: Any) -> Iterator[tuple[int | str, Any]]:
-    if isinstance(value, dict):
-        return iter(value.items())
-    return enumerate(value if isinstance(value, list) else ())
+        raise ApiProblem(400, f"body: {error}", "body") from None
 
 
 def _allowed(request: Request) -> list[str]:

@@ -2,18 +2,17 @@
 
 from segstore.server.faults.decisions import Decision, NoSuchRule, Plan, Tally, Wait
 from segstore.server.faults.faults import Faults, FaultWaits, NoFaults, WithFaults, fault_decorator
-from segstore.server.faults.file import Document, FaultFileError, parse_document, read_faults
+from segstore.server.faults.file import FaultFileError, parse_document, read_faults
 from segstore.server.faults.functions import FaultFunctionError, FaultRequest, Function
 from segstore.server.faults.lane import Effect, End, Execute, Finish, Forget, Lane, Send
 from segstore.server.faults.near import line_of
-from segstore.server.faults.observe import NotSeen, Observer, Seen, Stage, StageName, check_wait
+from segstore.server.faults.observe import NotSeen, Observer, Seen, StageName, check_wait
 from segstore.server.faults.rules import Action, Answer, Drop, FaultSettings, RoundTrip, Rule, RuleOptions, Status
 
 __all__ = [
     "Action",
     "Answer",
     "Decision",
-    "Document",
     "Drop",
     "Effect",
     "End",
@@ -38,7 +37,6 @@ __all__ = [
     "RuleOptions",
     "Seen",
     "Send",
-    "Stage",
     "StageName",
     "Status",
     "Tally",

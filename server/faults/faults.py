@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from pydantic import ValidationError
 
+from segstore.server.config import first_problem
 from segstore.server.faults.decisions import Decider, NoSuchRule, Wait
-from segstore.server.faults.file import faults_of, rule_problem
+from segstore.server.faults.file import faults_of
 from segstore.server.faults.functions import Function, Functions
 from segstore.server.faults.near import MOST_LOOKED_AT, near_misses
 from segstore.server.faults.observe import Observed, Observer, check_wait
@@ -192,7 +193,7 @@ class Faults(Decider):
         try:
             self._round_trip_ms = FaultSettings.model_validate({"round_trip_ms": delay_ms}).round_trip_ms
         except ValidationError as error:
-            raise ValueError(rule_problem(error)) from error
+            raise ValueError(first_problem(error, FaultSettings)) from error
 
     @property
     def general(self) -> FaultSettings:
@@ -230,7 +231,7 @@ class Faults(Decider):
         try:
             rule = Rule(match=match, do=do, **rest)  # type: ignore[arg-type]  # checked
         except ValidationError as error:
-            raise ValueError(rule_problem(error)) from error
+            raise ValueError(first_problem(error, Rule)) from error
         if rest.get("nth") == []:
             raise ValueError("nth: the list must not be empty")
         return super().add(rule)
@@ -408,16 +409,12 @@ class Faults(Decider):
 def fault_decorator(add: Callable[..., str], match: str, rest: RuleOptions) -> Callable[[F], F]:
     """Returns a decorator that adds a function as a rule. add: `Faults.add`, or a call of the same kind.
 
-    Raises ValueError if the decorator is used without a call, or with an action.
+    Raises ValueError if the decorator is used without a call.
     """
     if callable(match):
         raise ValueError('write @….fault() or @….fault("type = …"): without parentheses, no rule is made')
-    if "do" in rest:
-        raise ValueError("do: the action is the function that is decorated; faults.add takes others")
 
     def added(function: F) -> F:
-        if not callable(function):
-            raise ValueError(f"a function is decorated, not {printable(repr(function), _LONGEST)}")
         name = getattr(function, "__name__", None)  # objects that are called have none
         add(match, function, **({} if name is None else {"name": name}) | rest)
         return function

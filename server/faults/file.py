@@ -1,29 +1,27 @@
 """Reads fault files (YAML or JSON) and reports the place of each error.
 
 Errors are raised as `FaultFileError`, whose text names the file, the line and the path within the file. Duplicate keys
-are refused because one value would be lost. YAML anchors, aliases, merge keys and tags are refused because they can
-make a small file large.
+are refused because one value would be lost. YAML anchors, aliases and tags are refused because they can make a small
+file large.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import yaml
 from pydantic import ValidationError
 
-from segstore.server.config import keys_at, read_text, unknown_name
+from segstore.server.config import problem_of, read_text
 from segstore.server.faults.rules import FaultSettings
 from segstore.wire.printable import printable
-from segstore.wire.validation import first_error, message_of
+from segstore.wire.validation import first_error
 
 _LONGEST: Final = 600
 _MOST_BYTES: Final = 256 * 1024
-_MOST_DIGITS: Final = sys.int_info.default_max_str_digits
 _INTEGER: Final = "tag:yaml.org,2002:int"
 _FORMS: Final = {
     "tag:yaml.org,2002:bool": ("true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -52,6 +50,15 @@ class _Loader(yaml.SafeLoader):
             raise yaml.MarkedYAMLError(problem="tags are not allowed", problem_mark=event.start_mark)
         return super().compose_node(parent, index)
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        names = set()
+        for key, _ in node.value:
+            name = str(self.construct_object(key, deep=True))
+            if name in names:  # 1, 01 and "1" are the same number of a store
+                raise yaml.MarkedYAMLError(problem=f"the key {name!r} appears twice", problem_mark=key.start_mark)
+            names.add(name)
+        return super().construct_mapping(node, deep)
+
     def construct_decimal(self, node: Any) -> int:
         return int(node.value)
 
@@ -62,14 +69,13 @@ _Loader.add_constructor(_INTEGER, _Loader.construct_decimal)  # that of the base
 
 
 class FaultFileError(ValueError):
-    """A fault file is invalid. Attributes: source, line and column (from 1, None if unknown), path, reason."""
+    """A fault file is invalid. Attributes: source, line (from 1, None if unknown), path, reason."""
 
-    def __init__(self, source: str, line: int | None, path: str, reason: str, column: int | None = None) -> None:
+    def __init__(self, source: str, line: int | None, path: str, reason: str) -> None:
         where = f"{source}: line {line}" if line is not None else source
         super().__init__(printable(f"{where}: {path}: {reason}" if path else f"{where}: {reason}", _LONGEST))
         self.source = source
         self.line = line
-        self.column = column
         self.path = path
         self.reason = reason
 
@@ -107,16 +113,7 @@ def parse_faults(text: str, source: str = "faults", *, form: str = "yaml") -> Fa
         return FaultSettings.model_validate(given)
     except ValidationError as error:
         first = first_error(error)
-        place = document.place(first["loc"])
-        raise FaultFileError(source, place.line, place.path, _reason(first), place.column) from error
-
-
-class DocumentPlace(NamedTuple):
-    """A place in a document. line, column: from 1; None if unknown. path: such as `rules[0].do`."""
-
-    line: int | None
-    column: int | None
-    path: str
+        raise FaultFileError(source, *document.place(first["loc"]), problem_of(first, FaultSettings)) from error
 
 
 class Document(NamedTuple):
@@ -125,115 +122,47 @@ class Document(NamedTuple):
     given: Any
     root: Any
 
-    def place(self, location: tuple[int | str, ...]) -> DocumentPlace:
-        """Returns the place of a pydantic error location, or of the part nearest to it."""
+    def place(self, location: tuple[int | str, ...]) -> tuple[int | None, str]:
+        """Returns line and path, such as `rules[0].do`, of a pydantic error location, or of the part nearest to it."""
         node = self.root
         mark = None if node is None else node.start_mark
         path = ""
         for part in location:
             if isinstance(node, yaml.MappingNode):
-                found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
-                if found is None:
+                entry = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+                if entry is None:
                     if isinstance(part, int) or part.startswith(("<", "[", "dict[")):
                         continue  # parts that pydantic adds: index of a single action, tag, form; not in the file
                     path += f".{part}"
                     break
-                mark, node = found[0].start_mark, found[1]
+                mark, node = entry[0].start_mark, entry[1]
                 path += f".{part}"
             elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
                 node = node.value[part]
                 mark = node.start_mark
                 path += f"[{part}]"
-        return DocumentPlace(*_from_one(mark), path.lstrip("."))
+        return _line(mark), path.lstrip(".")
 
 
 def parse_document(text: str, source: str, *, form: str = "yaml") -> Document:
     """Parses JSON, or the part of YAML that JSON can express. Raises FaultFileError."""
-    given = None
-    if form == "json":
-        try:
-            given = json.loads(text, parse_int=_integer)
-        except (ValueError, RecursionError) as error:
-            line, column = (error.lineno, error.colno) if isinstance(error, json.JSONDecodeError) else (None, None)
-            raise FaultFileError(source, line, "", f"this is not JSON: {_what(error)}", column) from error
-        text = text.replace("\t", " ")  # YAML is parsed below for line numbers only, and refuses tabs as blanks
     try:
-        loader = _Loader(text)
+        given = json.loads(text) if form == "json" else None
+        # Of JSON, too, YAML finds the lines, and keys that appear twice; it refuses tabs as blanks.
+        loader = _Loader(text.replace("\t", " ") if form == "json" else text)
         root = loader.get_single_node()
-        _check(root, source)
-        if form != "json":
-            given = None if root is None else loader.construct_document(root)
+        content = None if root is None else loader.construct_document(root)
+    except json.JSONDecodeError as error:
+        raise FaultFileError(source, error.lineno, "", f"this is not JSON: {error}") from error
     except yaml.MarkedYAMLError as error:
-        line, column = _from_one(error.problem_mark)
-        raise FaultFileError(source, line, "", f"this is not YAML: {error.problem}", column) from error
+        why = f"this is not {form.upper()}: {error.problem}"
+        raise FaultFileError(source, _line(error.problem_mark), "", why) from error
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        if isinstance(error, FaultFileError):
-            raise
-        raise FaultFileError(source, None, "", f"this is not YAML: {_what(error)}") from error
-    return Document(given, root)
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
+        raise FaultFileError(source, None, "", f"this is not {form.upper()}: {why}") from error
+    return Document(given if form == "json" else content, root)
 
 
-def _integer(text: str) -> int:
-    """Returns an integer; 0 for one with too many digits, which `_check` refuses."""
-    return int(text) if len(text.lstrip("-")) <= _MOST_DIGITS else 0
-
-
-def _from_one(mark: Any) -> tuple[int | None, int | None]:
-    """Returns line and column of a mark of YAML, from 1."""
-    return (None, None) if mark is None else (mark.line + 1, mark.column + 1)
-
-
-def _what(error: Exception) -> str:
-    return "it is nested too deeply" if isinstance(error, RecursionError) else " ".join(str(error).split())
-
-
-def rule_problem(error: ValidationError) -> str:
-    """Returns the error in a rule made in Python: the path in it, and a sentence."""
-    first = first_error(error)
-    parts = [part for part in first["loc"] if not str(part).startswith("<")]
-    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
-    reason = _reason({**first, "loc": ("rules", 0, *first["loc"])})
-    return f"{path}: {reason}" if path else reason
-
-
-def _reason(found: Any) -> str:
-    """Describes an error in one sentence; for an unknown key, names the known keys."""
-    if found["type"] != "extra_forbidden":
-        return message_of(found)
-    return unknown_name("key", str(found["loc"][-1]), keys_at(FaultSettings, found["loc"][:-1]))
-
-
-_Path = tuple["_Path", str] | None
-"""The path of a node: the parent's path, and its own part."""
-
-
-def _check(root: Any, source: str) -> None:
-    """Refuses duplicate keys, and integers with more digits than Python reads."""
-    ahead: list[tuple[Any, _Path]] = [(root, None)]
-    while ahead:
-        node, path = ahead.pop()
-        if isinstance(node, yaml.SequenceNode):
-            ahead.extend((each, (path, f"[{index}]")) for index, each in enumerate(node.value))
-        elif isinstance(node, yaml.MappingNode):
-            keys: set[str] = set()
-            for key, value in node.value:
-                here = (path, f".{key.value}")
-                if key.value == "<<" and key.style is None:
-                    raise _at_node(key, source, here, "merge keys are not allowed")
-                is_integer = key.tag == _INTEGER and len(key.value) <= _MOST_DIGITS  # 1 and 01 are the same key
-                name = str(int(key.value) if is_integer else key.value)
-                if name in keys:
-                    raise _at_node(key, source, here, "the key appears twice")
-                keys.add(name)
-                ahead += (key, here), (value, here)
-        elif node is not None and node.tag == _INTEGER and len(node.value.lstrip("+-")) > _MOST_DIGITS:
-            raise _at_node(node, source, path, f"an integer has at most {_MOST_DIGITS} digits")
-
-
-def _at_node(node: Any, source: str, path: _Path, reason: str) -> FaultFileError:
-    parts = []
-    while path is not None:
-        path, part = path
-        parts.append(part)
-    line, column = _from_one(node.start_mark)
-    return FaultFileError(source, line, "".join(reversed(parts)).lstrip("."), reason, column)
+def _line(mark: Any) -> int | None:
+    """Returns the line of a mark of YAML, from 1."""
+    return None if mark is None else mark.line + 1

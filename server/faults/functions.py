@@ -19,8 +19,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from pydantic import BaseModel, ValidationError
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from segstore.server.faults.observe import Seen
 
 log = logging.getLogger(__name__)
+
+_NOT_RETURNED: Final = (str, Mapping, Command, BaseModel, Generator, AsyncGenerator)
 
 
 class FaultFunctionError(RuntimeError):
@@ -199,9 +201,9 @@ class Functions:
             self._failed(request, error)
 
     def _check_returned(self, returned: object, request: FaultRequest) -> None:
-        """Fails a function that returns an action, because returned values are ignored."""
+        """Fails a function that returns an action, or is a generator: what it returns is ignored."""
         values = returned if isinstance(returned, list | tuple) else (returned,)
-        if any(isinstance(value, str | Mapping | Command | BaseModel) and value for value in values):
+        if any(isinstance(value, _NOT_RETURNED) and value for value in values):
             text = f"it returned {_shown(returned)}, which decides nothing: call methods of the request, such as drop()"
             self._failed(request, ValueError(text))
 

@@ -223,11 +223,11 @@ class Lane:
         if self.is_deaf:
             return []
         faults, seen = self._faults, self._seen(item, self._take_numbers()[0])
-        if faults.observer is not None:
-            faults.observer.add(seen)
         plan = faults.decide(seen) or NO_PLAN
         if faults.observer is None or not faults.observer.keeps_payloads:
             seen.payload = NO_PAYLOAD  # only the rules have read it
+        if faults.observer is not None:
+            faults.observer.add(seen)
         if plan is NO_PLAN and not self._refused:  # nearly all requests
             return [Execute(seen, plan, item, raw)]
         wait = plan.before
@@ -407,7 +407,7 @@ class Lane:
         """Bytes of the store that are no known reply: they leave in their turn."""
         if self._has_ended:
             return []
-        self._outgoing.put(data)
+        self._outgoing.add([data], (), _NO_WAIT)
         return self._leave([])
 
     def replies_ended(self) -> list[Effect]:

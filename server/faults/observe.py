@@ -19,9 +19,9 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, Literal, get_args
 from uuid import UUID
 
 import msgspec
@@ -33,7 +33,7 @@ from segstore.wire.blocks import Append
 from segstore.wire.inspect import NO_PAYLOAD, Payload
 from segstore.wire.printable import SHOWN, printable
 from segstore.wire.schema import COMMANDS
-from segstore.wire.trace import Call, Filter, Subject, check_possible, parse_filter, segments_of
+from segstore.wire.trace import Call, Filter, check_possible, parse_filter, segments_of
 
 if TYPE_CHECKING:
     from segstore.server.traffic import History
@@ -49,21 +49,7 @@ _APPEND_FRAMES_BYTES: Final = 24 + 52
 """Size of an AppendBlock and its end, without the events."""
 
 
-class Stage(Enum):
-    RECEIVED = "received"
-    APPLIED = "applied"
-    REFUSED = "refused"
-    REPLIED = "replied"
-
-
 StageName = Literal["received", "applied", "refused", "replied"]
-
-
-def stage_of(name: StageName | Stage) -> Stage:
-    """The stage with a name. Raises ValueError."""
-    if not isinstance(name, Stage):
-        check_choice("stage", name, get_args(StageName))
-    return Stage(name)
 
 
 class Seen(msgspec.Struct, weakref=True, eq=False):
@@ -125,13 +111,6 @@ class Seen(msgspec.Struct, weakref=True, eq=False):
     @property
     def time_ns(self) -> int:
         return round((self.received_s - self.started_s) * 1e9)
-
-    def reached_s(self, stage: Stage) -> Any:
-        """Returns the time when it reached a stage; None if it has not."""
-        return getattr(self, f"{stage.value}_s")
-
-    def reached(self, stage: Stage) -> bool:
-        return self.reached_s(stage) is not None
 
 
 def request_seen(
@@ -217,10 +196,10 @@ class NotSeen(TimeoutError):
     """`wait_for` timed out. Attributes: filter, stage, count, found, timeout_s, near (requests that come near)."""
 
     def __init__(
-        self, text: str, stage: Stage, count: int, found: int, timeout_s: float, last: str, near: Sequence[str]
+        self, text: str, stage: StageName, count: int, found: int, timeout_s: float, last: str, near: Sequence[str]
     ) -> None:
         what = f"requests with {text}" if text else "requests"
-        said = f"{found} of {count} {what} were {stage.value} within {timeout_s:g} s; {last}"
+        said = f"{found} of {count} {what} were {stage} within {timeout_s:g} s; {last}"
         super().__init__("\n  ".join([said, *near]))
         self.filter = text
         self.stage = stage
@@ -238,10 +217,9 @@ class NotObserved(RuntimeError):
 
 
 class _Waiter:
-    """Counts matching requests that reach a stage."""
+    """Counts matching requests."""
 
-    def __init__(self, stage: Stage, holds: Callable[[Subject], bool], wanted: int, done: asyncio.Future[Seen]) -> None:
-        self.stage = stage
+    def __init__(self, holds: Callable[[Seen], bool], wanted: int, done: asyncio.Future[Seen]) -> None:
         self.holds = holds
         self.wanted = wanted
         self.done = done
@@ -270,13 +248,13 @@ class Observed:
             raise NotObserved
         return self.observer
 
-    def requests(self, match: str | Filter = "", stage: StageName | Stage = "received") -> list[Seen]:
+    def requests(self, match: str | Filter = "", stage: StageName = "received") -> list[Seen]:
         """Returns the matching requests that have reached a stage, oldest first.
 
         Raises FilterError; ValueError for a filter that no request can match.
         """
-        holds, wanted = _of_requests(match), stage_of(stage)
-        return [seen for seen in self._log._seen if seen.reached(wanted) and holds(seen)]
+        holds = _of_requests(match, stage)
+        return [seen for seen in self._log._seen if holds(seen)]
 
     def mark(self) -> int:
         """Returns the number of the last request, for `wait_for(since=…)`."""
@@ -287,7 +265,7 @@ class Observed:
         match: str | Filter = "",
         *,
         count: int = 1,
-        stage: StageName | Stage = "applied",
+        stage: StageName = "applied",
         timeout_s: float = 5.0,
         since: int = 0,
     ) -> Seen:
@@ -298,28 +276,22 @@ class Observed:
         match, and an invalid count, time-out or `since`.
         """
         check_wait(count, timeout_s, since)
-        matches, wanted = _of_requests(match), stage_of(stage)
-
-        def holds(seen: Any) -> bool:
-            return seen.number > since and matches(seen)
-
-        log = self._log
-        waiter = _Waiter(wanted, holds, count, asyncio.get_running_loop().create_future())
+        log, holds = self._log, _of_requests(match, stage, since)
+        waiter = _Waiter(holds, count, asyncio.get_running_loop().create_future())
         log._waiters.append(waiter)
         try:
             async with asyncio.timeout(timeout_s):
                 is_pending = True
                 while is_pending and not waiter.done.done():
                     earlier, is_pending = await log.since(since)
-                    reached = (request for request in earlier if request.reached(wanted))
-                    for request in sorted(reached, key=lambda request: request.reached_s(wanted)):
+                    for request in sorted(filter(holds, earlier), key=attrgetter(f"{stage}_s")):
                         waiter.take(request)
                     if is_pending:
                         await asyncio.wait((waiter.done,), timeout=_LOOK_S)
                 return await waiter.done
         except TimeoutError as error:
-            text, near = match if isinstance(match, str) else match.text, log.near(match, wanted, since)
-            raise NotSeen(text, wanted, count, waiter.found, timeout_s, log.last_request(), near) from error
+            text, near = match if isinstance(match, str) else match.text, log.near(match, stage, since)
+            raise NotSeen(text, stage, count, waiter.found, timeout_s, log.last_request(), near) from error
         finally:
             log._waiters.remove(waiter)
 
@@ -389,7 +361,7 @@ class Observer(Observed):
                 self._drop_payload()
         while self._payload_bytes > _LOG_BYTES:
             self._drop_payload()
-        self._notify(seen, Stage.RECEIVED)
+        self._notify(seen)
 
     def _drop_payload(self) -> None:
         oldest = self._with_payload.popleft()
@@ -410,16 +382,15 @@ class Observer(Observed):
         seen.failure = failure
         if failure:
             seen.refused_s = now_s
-            self._notify(seen, Stage.REFUSED)
         else:
             seen.applied_s = now_s
-            self._notify(seen, Stage.APPLIED)
+        self._notify(seen)
 
     def replied(self, seen: Seen, now_s: float) -> None:
         """Records that a reply to a request was written to the socket."""
         if seen.replied_s is None:
             seen.replied_s = now_s
-            self._notify(seen, Stage.REPLIED)
+            self._notify(seen)
 
     def newest_first(self) -> Iterator[Seen]:
         """Iterates over the latest requests; to be used up before another comes."""
@@ -439,34 +410,32 @@ class Observer(Observed):
         place = "to the controller" if last.call is not None else f"on connection {last.connection}"
         return f"the last request was {last.type_name} {place}"
 
-    def near(self, match: str | Filter, stage: StageName | Stage, since: int = 0) -> tuple[str, ...]:
+    def near(self, match: str | Filter, stage: StageName, since: int = 0) -> tuple[str, ...]:
         """Returns the requests that nearly match, have reached a stage and have a number greater than `since`.
 
         A request is one line, with the parts of the filter that do not hold. Raises the errors of `find`.
         """
-        holds, wanted = _of_requests(match), stage_of(stage)
-        latest = islice(self.newest_first(), MOST_LOOKED_AT)
-        others = (seen for seen in latest if not (seen.number > since and seen.reached(wanted) and holds(seen)))
-        missing = f"not {wanted.value}" if since == 0 else f"not {wanted.value} since request {since}"
+        holds = _of_requests(match, stage, since)
+        others = (seen for seen in islice(self.newest_first(), MOST_LOOKED_AT) if not holds(seen))
+        missing = f"not {stage}" if since == 0 else f"not {stage} since request {since}"
         return tuple(near_misses(others, _parsed(match), missing=missing))
 
-    def _notify(self, seen: Seen, stage: Stage) -> None:
-        """Notifies waiters that a request has reached a stage."""
+    def _notify(self, seen: Seen) -> None:
+        """Notifies waiters that a request has reached another stage."""
         for waiter in self._waiters:
-            if waiter.stage is stage:
-                waiter.take(seen)
+            waiter.take(seen)
 
-    async def find(self, match: str | Filter, stage: StageName | Stage = "received", since: int = 0) -> list[Seen]:
+    async def find(self, match: str | Filter, stage: StageName = "received", since: int = 0) -> list[Seen]:
         """Returns the matching requests with a number above `since` that have reached a stage, newest first.
 
         Raises FilterError; ValueError for a filter that no request can match.
         """
-        holds, wanted = _of_requests(match), stage_of(stage)
+        holds = _of_requests(match, stage, since)
         matching: list[Seen] = []
         async with self._looking:  # one step per loop iteration, however many callers there are
             requests, _ = await self.since(since)
             for looked_at, request in enumerate(requests, 1):
-                if request.reached(wanted) and holds(request):
+                if holds(request):
                     matching.append(request)
                 if looked_at % _STEP == 0:
                     await asyncio.sleep(0)
@@ -505,10 +474,14 @@ def _parsed(match: str | Filter) -> Filter | None:
     return parse_filter(match, "request") if match.strip() else None
 
 
-def _of_requests(match: str | Filter) -> Callable[[Subject], bool]:
-    """Returns the predicate of a filter. Raises FilterError; ValueError for a filter that no request can match."""
+def _of_requests(match: str | Filter, stage: StageName, since: int = 0) -> Callable[[Seen], bool]:
+    """Returns whether a request matches a filter, has reached a stage, and has a number greater than `since`.
+
+    Raises FilterError; ValueError for a filter that no request can match, and an unknown stage.
+    """
+    check_choice("stage", stage, get_args(StageName))
     parsed = _parsed(match)
-    if parsed is None:
-        return lambda _: True
-    check_possible(parsed, "log")
-    return parsed
+    if parsed is not None:
+        check_possible(parsed, "log")
+    reached_s = attrgetter(f"{stage}_s")
+    return lambda seen: seen.number > since and reached_s(seen) is not None and (parsed is None or parsed(seen))

@@ -77,14 +77,6 @@ class OutgoingReplies:
             if wait:
                 self._waits.add(wait, partial(self._is_ready, reply, overtakable=wait.overtake))
 
-    def put(self, data: bytes) -> None:
-        """Queues bytes behind all replies queued earlier."""
-        if self._waits.is_cleared:
-            return
-        reply = _Outgoing(data, (), ready=True)
-        self._queue.append(reply)
-        self.held_bytes += reply.cost
-
     def _is_ready(self, reply: _Outgoing, *, overtakable: bool) -> None:
         """overtakable: others could overtake it, so it leaves behind all that are queued."""
         reply.ready = True

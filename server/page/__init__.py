@@ -4,6 +4,6 @@ Both share elements, tables, the drawer, the field for a filter and one style. E
 script, which calls `addPanel` of `live/panels.js`.
 """
 
-from segstore.server.page.document import Page, live_page, trace_page
+from segstore.server.page.document import live_page, trace_page
 
-__all__ = ["Page", "live_page", "trace_page"]
+__all__ = ["live_page", "trace_page"]

@@ -82,7 +82,6 @@ _STEP: Final = 64
 _RECENT: Final = 20
 _NO_EVENT: Final = -1
 _CONNECT_S: Final = 10.0
-_HIGHEST_PORT: Final = 65535
 
 
 def check_pace(pace: float | None) -> None:
@@ -161,11 +160,6 @@ class TraceServer:
             raise ValueError(f"upstream is only asked with missing='pass', and this is missing={missing!r}")
         if upstream_controller is not None and missing != "pass":
             raise ValueError("upstream_controller goes with missing='pass'")
-        for name, where in (("upstream", upstream), ("upstream_controller", upstream_controller)):
-            if where is not None and not 0 < where[1] <= _HIGHEST_PORT:
-                raise ValueError(f"{name}: the port must be from 1 to {_HIGHEST_PORT}, not {where[1]}")
-        if not 0 <= port <= _HIGHEST_PORT:
-            raise ValueError(f"port must be from 0 to {_HIGHEST_PORT}, not {port}")
         check_pace(pace)
         if timeout_s is not None and not 0 < timeout_s < math.inf:
             raise ValueError(f"timeout_s must be above 0 and finite, not {timeout_s}")
@@ -571,8 +565,9 @@ class _Passing:
         self._refusals: dict[UUID, Any] = {}
         self.set_ups: dict[UUID, SetupAppend] = {}
         self._protocol: ClientProtocol[SetupAppend] = ClientProtocol(decoder=FrameDecoder(unknown="keep"))
-        self._out: asyncio.Queue[bytes] = asyncio.Queue()
-        self._out_bytes = 0
+        self._writer: asyncio.StreamWriter | None = None
+        self._early = bytearray()
+        self._waiting_bytes = 0
         self._hello_hidden = True
         self._task = asyncio.create_task(self._run(), name="segstore replay forwards")
 
@@ -594,14 +589,14 @@ class _Passing:
                 return
             if writer in self._waiting:
                 self._waiting[item.writer_id].append(item)
-                self._out_bytes += len(item.data)
+                self._waiting_bytes += len(item.data)
                 return
         self._put(frames_of(item))
 
     def _set_up(self, set_up: SetupAppend, reply: Command) -> None:
         """The store has answered a set-up that the trace had answered."""
         waiting = self._waiting.pop(set_up.writer_id, [])
-        self._out_bytes -= sum(len(append.data) for append in waiting)
+        self._waiting_bytes -= sum(len(append.data) for append in waiting)
         if isinstance(reply, AppendSetup):
             for item in waiting:
                 self._put(frames_of(item))
@@ -616,17 +611,20 @@ class _Passing:
         self._back(encode(msgspec.structs.replace(self._refusals[item.writer_id], request_id=item.request_id)))
 
     def _put(self, data: bytes) -> None:
-        self._out_bytes += len(data)
-        if self._out_bytes > _MOST_PASSED_BYTES:
-            self._lost()
+        if self._writer is None:
+            self._early += data
+            queued = len(self._early)
         else:
-            self._out.put_nowait(data)
+            self._writer.write(data)
+            queued = self._writer.transport.get_write_buffer_size()
+        if queued + self._waiting_bytes > _MOST_PASSED_BYTES:
+            self._lost()
 
     async def _run(self) -> None:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 reader, writer = await asyncio.open_connection(*self._upstream)
-        except OSError as error:
+        except (OSError, OverflowError) as error:  # the latter for an impossible port
             host, port = self._upstream
             self._refused(
                 self._last, f"no connection to the store at {host}:{port}: {str(error) or 'it did not answer'}"
@@ -634,33 +632,23 @@ class _Passing:
             self._lost()
             return
         try:
-            writer.write(self._protocol.hello())
-            sending = asyncio.create_task(self._send(writer), name="segstore replay sends on")
-            try:
-                while data := await reader.read(1 << 16):
-                    for command, set_ups in self._protocol.receive(data):
-                        if isinstance(command, Hello) and self._hello_hidden:
-                            self._hello_hidden = False
-                        elif set_ups:
-                            self._set_up(set_ups[-1], command)
-                        else:
-                            self._back(encode(command))
-                    await self._writable.wait()
-                self._lost()
-            finally:
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
+            writer.write(self._protocol.hello() + self._early)
+            self._writer = writer
+            self._early.clear()
+            while data := await reader.read(1 << 16):
+                for command, set_ups in self._protocol.receive(data):
+                    if isinstance(command, Hello) and self._hello_hidden:
+                        self._hello_hidden = False
+                    elif set_ups:
+                        self._set_up(set_ups[-1], command)
+                    else:
+                        self._back(encode(command))
+                await self._writable.wait()
+            self._lost()
         except (WireError, OSError):
             self._lost()
         finally:
             writer.close()
-
-    async def _send(self, writer: asyncio.StreamWriter) -> None:
-        while True:
-            data = await self._out.get()
-            writer.write(data)
-            await writer.drain()
-            self._out_bytes -= len(data)
 
     def close(self) -> None:
         self._task.cancel()

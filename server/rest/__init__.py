@@ -5,18 +5,9 @@ the leading controller of a cluster. This package imports the web library, so a 
 enabled.
 """
 
-from segstore.server.rest.app import Answering, HealthStatus, RestApi, make_app
+from segstore.server.rest.app import Answering, HealthStatus, RestApi
 from segstore.server.rest.asking import RestRequest, RestResponse
 from segstore.server.rest.forwarding import answered_by_leader
 from segstore.server.rest.operations import answered
 
-__all__ = [
-    "Answering",
-    "HealthStatus",
-    "RestApi",
-    "RestRequest",
-    "RestResponse",
-    "answered",
-    "answered_by_leader",
-    "make_app",
-]
+__all__ = ["Answering", "HealthStatus", "RestApi", "RestRequest", "RestResponse", "answered", "answered_by_leader"]

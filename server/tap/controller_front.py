@@ -1,9 +1,9 @@
 """A proxy for a controller's gRPC port that forwards calls unchanged and replaces addresses in the answers.
 
-Calls of any service and method are forwarded as raw messages, with metadata, remaining time, initial and trailing
-metadata, status and details unchanged. Two answers contain addresses: `getURI` a store's address,
-`getControllerServerList` the controllers' addresses. They are replaced with the tap's addresses. An answer to these
-methods that cannot be decoded, or has no valid address, is forwarded unchanged and logged.
+Calls of any unary method are forwarded as raw messages, with metadata, remaining time, initial and trailing metadata,
+status and details unchanged; the controller has no methods of other kinds. Two answers contain addresses: `getURI` a
+store's address, `getControllerServerList` the controllers' addresses. They are replaced with the tap's addresses. An
+answer to these methods that cannot be decoded, or has no valid address, is forwarded unchanged and logged.
 
 Invariants: a message has at most 64 MiB; each call is made upstream once; a client that cancels a call cancels it
 upstream; after `aclose`, which can be called twice, no call and no channel remains. gRPC itself handles metadata whose
@@ -12,10 +12,9 @@ names begin with "grpc-" and the compression of messages.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Self
 
 import grpc
@@ -33,13 +32,11 @@ from segstore.server.controller.api import (
 )
 from segstore.server.net import TlsFiles
 from segstore.server.tap.probe import Probed
-from segstore.wire.controller_api import METHODS, SERVICE, messages
+from segstore.wire.controller_api import METHODS, messages
 from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 
-_UNARY: Final = f"/{SERVICE}/"
-"""Prefix of methods with one request message and one answer, including methods that this version does not know."""
 _STORE: Final = METHODS["getURI"].path
 _SILENT: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _SECURED: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
@@ -107,93 +104,56 @@ class ControllerFront(Handler):
         """Asks the controller where a segment is. Returns whether it answered, and the store that it named, if any."""
         question = messages.SegmentId(streamInfo=messages.StreamInfo(scope="segstore", stream="probe"))
         asking: Any = self._channel.unary_unary(_STORE, **RAW)
+        what = f"the controller at {self.controller}"
         try:
             uri = messages.NodeUri.FromString(await asking(question.SerializeToString(), timeout=timeout_s))
             named = Endpoint.checked(uri.endpoint, uri.port) if uri.endpoint else None
         except grpc.aio.AioRpcError as error:
             code = error.code()
             if code in _SILENT:
-                return Probed("controller", self.controller, error.details() or code.name), None
-            secured = code in _SECURED
-            detail = "it requires credentials" if secured else f"getURI: {code.name}"
-            return Probed("controller", self.controller, detail=detail, secured=secured), None
+                return Probed(f"{what} does not answer: {error.details() or code.name}", answers=False), None
+            if code in _SECURED:
+                return Probed(f"{what} answers (it requires credentials)", secured=True), None
+            return Probed(f"{what} answers (getURI: {code.name})"), None
         except DecodeError:
-            return Probed("controller", self.controller, "what listens there is no controller"), None
+            return Probed(f"{what} does not answer: what listens there is no controller", answers=False), None
         except ValueError as error:
-            return Probed("controller", self.controller, f"it names a store that cannot be reached: {error}"), None
-        return Probed("controller", self.controller), named
+            why = f"it names a store that cannot be reached: {error}"
+            return Probed(f"{what} does not answer: {why}", answers=False), None
+        return Probed(f"{what} answers"), named
 
     def service(self, handler_call_details: Any) -> Any:
-        """Returns the handler of a call of any method.
+        """Returns the handler of a call of any method."""
+        return grpc.unary_unary_rpc_method_handler(self._forwarded(handler_call_details.method))
 
-        The controller's methods are unary. Methods of other services may stream; a unary call is a stream of one
-        message.
-        """
-        method = handler_call_details.method
-        if method.startswith(_UNARY):
-            return grpc.unary_unary_rpc_method_handler(self._unary(method))
-        return grpc.stream_stream_rpc_method_handler(self._stream(method))
-
-    def _unary(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    def _forwarded(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
         async def handle(message: bytes, context: Any) -> bytes:
-            # As one gRPC operation: if sending were a separate one, a call refused before its message is sent
-            # might end with gRPC's own failure instead of the status.
             unary: Any = self._channel.unary_unary(method, **RAW)
             call = unary(message, metadata=sent_metadata(context), timeout=context.time_remaining())
-            answers: list[bytes] = []
-
-            async def take() -> None:
-                answers.append(await self._replaced(method, await call))
-
+            answer = b""
             try:
-                await self._answer(method, call, context, take)
-            finally:
-                call.cancel()
-            return answers[0]
-
-        return handle
-
-    def _stream(self, method: str) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
-        async def handle(requests: AsyncIterator[bytes], context: Any) -> None:
-            stream: Any = self._channel.stream_stream(method, **RAW)
-            call = stream(metadata=sent_metadata(context), timeout=context.time_remaining())
-            sending = asyncio.create_task(_send(requests, call), name=f"segstore tap sends on {method}")
-            # At the status, before gRPC sees that a message was not sent, and replaces the status with one of its own.
-            call.add_done_callback(lambda _: sending.cancel())
-
-            async def take() -> None:
-                async for message in call:
-                    await context.write(message)
-
-            try:
-                await self._answer(method, call, context, take)
+                initial = tuple(await call.initial_metadata())
+                if initial:
+                    await context.send_initial_metadata(initial)
+                answer = await self._replaced(method, await call)
+                code, details = await call.code(), await call.details()
+                trailing = tuple(await call.trailing_metadata())
+            except grpc.aio.AioRpcError as error:
+                code, details = error.code(), error.details()
+                trailing = trailing_of(error, self._channel)
+            except OSError as error:  # no port for a store
+                log.warning("%s is answered UNAVAILABLE: %s", method, error)
+                code, details, trailing = grpc.StatusCode.UNAVAILABLE, f"segstore tap: {error}", ()
             finally:
                 call.cancel()  # a no-op if the call has finished
-                sending.cancel()
-                await asyncio.gather(sending, return_exceptions=True)
+            self._log_reachability(code, details)
+            if code is not grpc.StatusCode.OK:
+                await context.abort(code, details or "", trailing)
+            context.set_trailing_metadata(trailing)
+            context.set_details(details or "")
+            return answer
 
         return handle
-
-    async def _answer(self, method: str, call: Any, context: Any, take: Callable[[], Awaitable[None]]) -> None:
-        """Forwards the answer to a call; `take` forwards its messages."""
-        try:
-            initial = tuple(await call.initial_metadata())
-            if initial:
-                await context.send_initial_metadata(initial)
-            await take()
-            code, details = await call.code(), await call.details()
-            trailing = tuple(await call.trailing_metadata())
-        except grpc.aio.AioRpcError as error:
-            code, details = error.code(), error.details()
-            trailing = trailing_of(error, self._channel)
-        except OSError as error:  # no port for a store
-            log.warning("%s is answered UNAVAILABLE: %s", method, error)
-            code, details, trailing = grpc.StatusCode.UNAVAILABLE, f"segstore tap: {error}", ()
-        self._log_reachability(code, details)
-        if code is not grpc.StatusCode.OK:
-            await context.abort(code, details or "", trailing)
-        context.set_trailing_metadata(trailing)
-        context.set_details(details or "")
 
     def _log_reachability(self, code: grpc.StatusCode, details: str | None) -> None:
         """Logs once that the controller cannot be reached, until it is reached again."""
@@ -218,13 +178,3 @@ class ControllerFront(Handler):
         except (DecodeError, ValueError) as error:
             log.warning("the answer to %s is forwarded unchanged: %s", method, error)
         return message
-
-
-async def _send(requests: AsyncIterator[bytes], call: Any) -> None:
-    """Forwards the messages of a client. If the call ends first, its status is the reason."""
-    try:
-        async for message in requests:
-            await call.write(message)
-        await call.done_writing()
-    except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-        log.debug("the rest of a call was not sent: %s", error)

@@ -147,13 +147,12 @@ class Link:
     # --- set-up -----------------------------------------------------------------------------------------------------
 
     def made(self, side: Side) -> None:
-        leads_out = self._tap.made(self._door, side)
+        assert side.transport is not None
         if side is self.client:
             self._begin(side)
-        if not leads_out:
-            self.end(f"the store at {self._door.upstream} is the tap itself")
-        if side is self.client:
             return
+        if self._tap.leads_back(self._door, side.transport):
+            self.end(f"the store at {self._door.upstream} is the tap itself")
         self._move(LinkEvent.CONNECTED)
         if self.client.transport is None:
             side.close()  # the client has disconnected meanwhile
@@ -243,7 +242,6 @@ class Link:
 
     def lost(self, side: Side, exc: Exception | None) -> None:
         """Handles the loss of a socket."""
-        self._tap.lost(side)
         if side is self.client and self._inspection is not None:
             self._inspection.disconnect(side)
         if self._inspection is None or side is self.client or self._inspection.store_lost(exc):

@@ -28,13 +28,11 @@ from segstore.server.tap.link import Door, Link
 from segstore.server.tap.probe import Probed, probe_store
 from segstore.server.traffic import KEPT_BYTES, make_traffic
 from segstore.wire.endpoint import Endpoint
-from segstore.wire.trace import Direction
 
 if TYPE_CHECKING:
     from segstore.server.control_api import ControlApi
     from segstore.server.recording import Recorder
     from segstore.server.tap.controller_front import ControllerFront
-    from segstore.server.tap.side import Side
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +109,6 @@ class TapServer(WithFaults):
         links: the open connections.
         closing: whether `stop` was called.
         upstream_context: TLS context for connections to stores; None without TLS.
-        sockets: direction, addresses of both ends → door and side, for the sockets of all links.
         held_bytes: bytes of incomplete frames, if traffic is decoded.
     """
 
@@ -128,7 +125,6 @@ class TapServer(WithFaults):
         self.closing = False
         self.upstream_context: ssl.SSLContext | None = None
         self._trusted: bytes | None = None
-        self.sockets: dict[tuple[Direction, tuple[object, ...]], tuple[Door, Side]] = {}
         self.held_bytes = 0
         self._doors: dict[Endpoint, Door] = {}
         self._learning = asyncio.Lock()
@@ -329,26 +325,19 @@ class TapServer(WithFaults):
         if not self.links:
             self._empty.set()
 
-    def made(self, door: Door, side: Side) -> bool:
-        """Registers a new socket; returns False if its other end belongs to the tap, too."""
-        if not side.ends:
-            return True
-        # A connection of the tap to itself appears twice: as one door's socket to its store, and as a client's socket.
-        # A socket of the same kind with the same ends is an earlier one, whose loss has not been reported yet.
-        self.sockets[side.direction, side.ends] = door, side
-        met = self.sockets.get((side.other.direction, side.ends))
-        if met is None:
-            return True
-        door = door if side.direction is Direction.REPLY else met[0]
+    def leads_back(self, door: Door, to_store: asyncio.Transport) -> bool:
+        """Whether a new connection to a door's store has reached a port of the tap."""
+        own, peer = (to_store.get_extra_info(name) for name in ("sockname", "peername"))
+        if not own or not peer or own[0] != peer[0]:  # it leads to another machine, or is lost
+            return False
+        servers = [other.server for other in self._doors.values() if other.server is not None]
+        ports = [listening.getsockname()[:2] for server in servers for listening in server.sockets]
+        if not any(port == peer[1] and host in (peer[0], "0.0.0.0", "::") for host, port in ports):
+            return False
         if not door.is_tap:
             log.error("the store %s is the tap itself: nothing is forwarded to it for %g s", door.upstream, _LOOP_S)
         door.is_tap_until_s = asyncio.get_running_loop().time() + _LOOP_S
-        return False
-
-    def lost(self, side: Side) -> None:
-        key = side.direction, side.ends
-        if self.sockets.get(key, (None, None))[1] is side:
-            del self.sockets[key]
+        return True
 
     def hold(self, link: Link, size: int) -> None:
         """Updates the size of a link's buffered frames. If the links together exceed the limit, closes the largest

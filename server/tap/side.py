@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from segstore.server.net import end_by_reset
 from segstore.wire import Hello
@@ -35,7 +35,6 @@ class Side(asyncio.Protocol):
         transport: None before the connection is made and after it is lost.
         ended: whether EOF was received.
         note: records data forwarded from this side.
-        ends: the addresses of both ends of the socket, the connecting end first; () if unknown.
         bytes_in, bytes_out: number of bytes read and written.
     """
 
@@ -54,7 +53,6 @@ class Side(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.ended = False
         self.note: Callable[[bytes], object] | None = None
-        self.ends: tuple[Any, ...] = ()
         self.bytes_in = self.bytes_out = 0
 
     # --- asyncio.Protocol -------------------------------------------------------------------------------------------
@@ -62,10 +60,6 @@ class Side(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # uvloop's has the methods, but not the base class
         self.transport.set_write_buffer_limits(high=HIGH_BYTES)
-        names = ("peername", "sockname") if self.direction is Direction.REQUEST else ("sockname", "peername")
-        ends = tuple(self.transport.get_extra_info(name) for name in names)
-        if all(ends):  # otherwise the peer has disconnected
-            self.ends = tuple((host.removeprefix("::ffff:"), port) for host, port, *_ in ends)
         self._link.made(self)
         early, self._early, self._said_all = self._early, [], False
         for data in early:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, Self, TypedDict, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from segstore.server.config import PlainName, unknown_name
 from segstore.wire.names import MAX_INT64
-from segstore.wire.validation import first_error, message_of
 
 _DAY_MS: Final = 86_400_000
 
@@ -157,13 +156,11 @@ class HalfOpen(_Toxic):
     type: Literal["half_open"]
 
 
-_TYPES: Final[dict[str, type[_Toxic]]] = {
+TOXIC_MODELS: Final[dict[str, type[_Toxic]]] = {
     get_args(cls.model_fields["type"].annotation)[0]: cls
     for cls in (Latency, Bandwidth, SlowClose, Timeout, ResetPeer, Slicer, LimitData, Down, HalfOpen)
 }
 """The models by the names of their types."""
-TOXIC_MODELS: Final[dict[str, type[BaseModel]]] = {f"<{type_.__name__}>": type_ for type_ in _TYPES.values()}
-"""The models by their tags in error locations; angle brackets mark tags there."""
 
 
 def _of_known_type(given: Any) -> Any:
@@ -171,8 +168,8 @@ def _of_known_type(given: Any) -> Any:
         if twice := sorted(attributes.keys() & given.keys()):
             raise ValueError(f"{twice[0]} is given twice, in attributes and beside them")
         given = {name: value for name, value in given.items() if name != "attributes"} | attributes
-    if isinstance(given, dict) and isinstance(given.get("type"), str) and given["type"] not in _TYPES:
-        raise ValueError(f"{given['type']!r}: {unknown_name('type of toxic', given['type'], _TYPES)}")
+    if isinstance(given, dict) and isinstance(given.get("type"), str) and given["type"] not in TOXIC_MODELS:
+        raise ValueError(f"{given['type']!r}: {unknown_name('type of toxic', given['type'], TOXIC_MODELS)}")
     return given
 
 
@@ -181,7 +178,7 @@ def _tag(given: Any) -> str | None:
     if isinstance(given, _Toxic):
         return f"<{type(given).__name__}>"
     if isinstance(given, dict) and isinstance(given.get("type"), str):
-        return f"<{_TYPES[given['type']].__name__}>"
+        return f"<{TOXIC_MODELS[given['type']].__name__}>"
     return None
 
 
@@ -196,7 +193,7 @@ Toxic = Annotated[
     | Annotated[Down, Tag("<Down>")]
     | Annotated[HalfOpen, Tag("<HalfOpen>")],
     Discriminator(
-        _tag, custom_error_type="toxic", custom_error_message=f"a toxic has a type, one of {', '.join(_TYPES)}"
+        _tag, custom_error_type="toxic", custom_error_message=f"a toxic has a type, one of {', '.join(TOXIC_MODELS)}"
     ),
     BeforeValidator(_of_known_type),
 ]
@@ -219,13 +216,3 @@ class ToxicOptions(TypedDict, total=False):
     average_size: int
     size_variation: int
     bytes: int
-
-
-def toxic_problem(error: ValidationError) -> str:
-    """Returns the error in a toxic made in Python: the field, and a sentence."""
-    first = first_error(error)
-    tag, field = next(iter(first["loc"]), ""), str(first["loc"][-1]) if len(first["loc"]) > 1 else ""
-    if first["type"] == "extra_forbidden":
-        return f"{field}: {unknown_name('key', field, TOXIC_MODELS[str(tag)].model_fields)}"
-    said = message_of(first)
-    return f"{field}: {said}" if field else said

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 from itertools import chain, starmap
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from segstore.server.toxics.models import (
     Bandwidth,
@@ -28,6 +28,8 @@ from segstore.server.toxics.models import (
 
 if TYPE_CHECKING:
     import random
+
+    from pydantic import BaseModel
 
     from segstore.server.toxics.models import Toxic
 
@@ -54,14 +56,18 @@ Deadline = tuple[float, ToxicMark]
 
 
 class ToxicStage:
-    """A toxic on a connection. This base class forwards bytes unchanged.
+    """A toxic on a connection that has it from `now_s` on. This base class forwards bytes unchanged.
 
-    deadline: when it ends the connection, and how. at_removal: how the connection ends when the toxic is removed,
-    because bytes are missing; None if it goes on.
+    draws: the source of its random numbers. deadline: when it ends the connection, and how. at_removal: how the
+    connection ends when the toxic is removed, because bytes are missing; None if it goes on.
     """
 
     deadline: Deadline | None = None
     at_removal: ToxicMark | None = None
+
+    def __init__(self, toxic: Any, draws: random.Random, now_s: float) -> None:
+        self._toxic = toxic
+        self._draws = draws
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
         """Maps an item and its time of arrival to the items that leave."""
@@ -72,10 +78,8 @@ class ToxicStage:
 
 
 class _Latency(ToxicStage):
-    def __init__(self, toxic: Latency, draws: random.Random) -> None:
-        self._toxic = toxic
-        self._draws = draws
-        self._last_s = 0.0
+    _toxic: Latency
+    _last_s = 0.0
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
         if not isinstance(content, ToxicMark):
@@ -97,34 +101,33 @@ class _Latency(ToxicStage):
 
 
 class _Bandwidth(ToxicStage):
-    def __init__(self, toxic: Bandwidth) -> None:
-        self._bytes_per_s = toxic.rate * 1000
-        self._piece = max(1, int(self._bytes_per_s * _PIECE_S))
-        self._free_s = 0.0
+    _toxic: Bandwidth
+    _free_s = 0.0
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
+        bytes_per_s = self._toxic.rate * 1000
+        most = max(1, int(bytes_per_s * _PIECE_S))
         self._free_s = max(self._free_s, when_s)
         if isinstance(content, ToxicMark):
             yield self._free_s, content
             return
-        for start in range(0, len(content), self._piece):
-            piece = content[start : start + self._piece]
-            self._free_s += len(piece) / self._bytes_per_s
+        for start in range(0, len(content), most):
+            piece = content[start : start + most]
+            self._free_s += len(piece) / bytes_per_s
             yield self._free_s, piece
 
 
 class _SlowClose(ToxicStage):
-    def __init__(self, toxic: SlowClose) -> None:
-        self._delay_s = toxic.delay / 1000
+    _toxic: SlowClose
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
-        yield (when_s + self._delay_s if content is ToxicMark.END else when_s), content
+        yield (when_s + self._toxic.delay / 1000 if content is ToxicMark.END else when_s), content
 
 
 class _Timeout(ToxicStage):
     at_removal = ToxicMark.CLOSE
 
-    def __init__(self, toxic: Timeout, now_s: float) -> None:
+    def __init__(self, toxic: Timeout, draws: random.Random, now_s: float) -> None:
         if toxic.timeout:
             self.deadline = now_s + toxic.timeout / 1000, ToxicMark.CLOSE
 
@@ -134,21 +137,18 @@ class _Timeout(ToxicStage):
 
 
 class _ResetPeer(ToxicStage):
-    def __init__(self, toxic: ResetPeer) -> None:
-        self._timeout_s = toxic.timeout / 1000
+    _toxic: ResetPeer
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
         if self.at_removal is None:
-            self.deadline = when_s + self._timeout_s, ToxicMark.RESET
+            self.deadline = when_s + self._toxic.timeout / 1000, ToxicMark.RESET
             self.at_removal = ToxicMark.RESET
         yield from ()
 
 
 class _Slicer(ToxicStage):
-    def __init__(self, toxic: Slicer, draws: random.Random) -> None:
-        self._toxic = toxic
-        self._draws = draws
-        self._next_s = 0.0
+    _toxic: Slicer
+    _next_s = 0.0
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
         toxic = self._toxic
@@ -165,7 +165,7 @@ class _Slicer(ToxicStage):
 
 
 class _LimitData(ToxicStage):
-    def __init__(self, toxic: LimitData) -> None:
+    def __init__(self, toxic: LimitData, draws: random.Random, now_s: float) -> None:
         self._rest = toxic.bytes
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
@@ -182,7 +182,7 @@ class _LimitData(ToxicStage):
 
 
 class _Down(ToxicStage):
-    def __init__(self, now_s: float) -> None:
+    def __init__(self, toxic: Down, draws: random.Random, now_s: float) -> None:
         self.deadline = now_s, ToxicMark.RESET
 
 
@@ -194,29 +194,22 @@ class _HalfOpen(ToxicStage):
             yield when_s, content
 
 
+_STAGES: Final[dict[type[BaseModel], type[ToxicStage]]] = {
+    Latency: _Latency,
+    Bandwidth: _Bandwidth,
+    SlowClose: _SlowClose,
+    Timeout: _Timeout,
+    ResetPeer: _ResetPeer,
+    Slicer: _Slicer,
+    LimitData: _LimitData,
+    Down: _Down,
+    HalfOpen: _HalfOpen,
+}
+
+
 def stage_of(toxic: Toxic, draws: random.Random, now_s: float) -> ToxicStage:
     """Returns the stage of a toxic on a connection that has it from now on."""
-    match toxic:
-        case Latency():
-            return _Latency(toxic, draws)
-        case Bandwidth():
-            return _Bandwidth(toxic)
-        case SlowClose():
-            return _SlowClose(toxic)
-        case Timeout():
-            return _Timeout(toxic, now_s)
-        case ResetPeer():
-            return _ResetPeer(toxic)
-        case Slicer():
-            return _Slicer(toxic, draws)
-        case LimitData():
-            return _LimitData(toxic)
-        case Down():
-            return _Down(now_s)
-        case HalfOpen():
-            return _HalfOpen()
-        case _ as never:
-            assert_never(never)
+    return _STAGES[type(toxic)](toxic, draws, now_s)
 
 
 class Pipe:

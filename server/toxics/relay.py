@@ -266,17 +266,8 @@ class Relay(asyncio.Transport, asyncio.Protocol):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default if self._is_lost and name == "socket" else self._far.get_extra_info(name, default)
 
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        raise RuntimeError("the protocol of a connection with toxics does not change")
-
-    def get_protocol(self) -> asyncio.BaseProtocol:
-        return cast("asyncio.BaseProtocol", self._near)
-
     def is_closing(self) -> bool:
         return self._is_closing
-
-    def is_reading(self) -> bool:
-        return not (self._near_waits or self._is_closing)
 
     def pause_reading(self) -> None:
         self._near_waits = True
@@ -289,9 +280,6 @@ class Relay(asyncio.Transport, asyncio.Protocol):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = HIGH_BYTES if high is None else high
         self._is_filled()
-
-    def get_write_buffer_limits(self) -> tuple[int, int]:
-        return self._high // 4, self._high
 
     def get_write_buffer_size(self) -> int:
         return self._down.pipe.size + (0 if self._is_lost else self._far.get_write_buffer_size())

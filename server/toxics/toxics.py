@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
-from segstore.server.config import UnknownName
-from segstore.server.toxics.models import Toxic, ToxicOptions, toxic_problem
+from segstore.server.config import UnknownName, first_problem
+from segstore.server.toxics.models import Toxic, ToxicOptions
 from segstore.server.toxics.pipe import stage_of
 from segstore.server.toxics.relay import Relay
 
@@ -77,7 +77,7 @@ class Toxics:
         try:
             checked: Toxic = _TOXIC.validate_python({"type": toxic, **fields} if isinstance(toxic, str) else toxic)
         except ValidationError as error:
-            raise ValueError(toxic_problem(error)) from error
+            raise ValueError(first_problem(error, Toxic)) from error
         name = checked.known_as
         if name in self._toxics:
             raise ValueError(f"there is a toxic with the name {name!r}")

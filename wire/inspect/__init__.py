@@ -10,6 +10,7 @@ from segstore.wire.inspect.payloads import (
     Payload,
     PayloadPart,
     has_payload,
+    joined,
     payload_parts,
     readable,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "excerpts",
     "from_line",
     "has_payload",
+    "joined",
     "lines",
     "payload_parts",
     "pieces",

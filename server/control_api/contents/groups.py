@@ -18,7 +18,6 @@ from fastapi import APIRouter
 from segstore.server.control_api.contents import models as m
 from segstore.server.control_api.contents.asking import After, Limit, answers, named
 from segstore.server.control_api.controlled import Controlled, Here
-from segstore.server.control_api.first import First
 from segstore.server.control_api.problems import shown
 from segstore.server.control_api.steering import Group, Scope, controller_of
 from segstore.server.controller import Controller, SharedState
@@ -28,7 +27,6 @@ from segstore.wire.names import SegmentName, is_reader_group_table
 
 _MOST_MEASURED: Final = 500
 _MOST_LATER: Final = 10_000
-_AT_ONCE: Final = 20_000
 
 
 router = APIRouter(prefix="/v1", tags=["groups"])
@@ -59,19 +57,13 @@ async def get_group(controlled: Here, scope: Scope, group: Group) -> m.GroupDeta
 
 async def _tables(controlled: Controlled, state: State, scope: str, after: str, limit: int) -> list[str]:
     """Returns the names of groups after `after`, from the tables in this process's stores."""
-    page: First[str] = First(limit)
-    prefix, done = f"{scope}/", 0
-    for store in controlled.stores:
-        for container in list(store.store.containers.values()):
-            for name in list(container.segments):
-                done += 1
-                if name.startswith(prefix) and is_reader_group_table(name):
-                    group = name[len(prefix) :].rpartition("/")[0].removesuffix(TABLE_SUFFIX)
-                    if group > after and "/" not in group and group not in state.scope(scope).tables:
-                        page.add(group)
-                if done % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
-    return page.names
+    groups, prefix = set(), f"{scope}/"
+    async for segment in controlled.segments():
+        if segment.name.startswith(prefix) and is_reader_group_table(segment.name):
+            group = segment.name[len(prefix) :].rpartition("/")[0].removesuffix(TABLE_SUFFIX)
+            if group > after and "/" not in group and group not in state.scope(scope).tables:
+                groups.add(group)
+    return sorted(groups)[:limit]
 
 
 # --- positions and lag ------------------------------------------------------------------------------------------------

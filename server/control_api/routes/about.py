@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.fronts import Front
 from segstore.server.control_api.models import Counts, Health, ServerInfo, ServerVersion, StoreCounts, StoreInfo
-from segstore.server.control_api.problems import ApiProblem, shown
+from segstore.server.control_api.problems import ApiProblem, problem_response, shown
 from segstore.server.net import address_text
 from segstore.server.page import live_page
 from segstore.wire import OLDEST_COMPATIBLE_VERSION
@@ -68,7 +68,7 @@ async def counters(controlled: Here) -> Counts:
     tags=["server"],
     summary="Counters in Prometheus text format",
     response_class=PlainTextResponse,
-    responses={501: {"description": "prometheus-client is not installed."}},
+    responses={501: problem_response("prometheus-client is not installed.")},
 )
 async def metrics(controlled: Here) -> Response:
     try:

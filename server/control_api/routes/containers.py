@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from fastapi import APIRouter, Path, Query
 
 from segstore.server.control_api.controlled import Controlled, Here
-from segstore.server.control_api.fronts import ClusterControl, Store
 from segstore.server.control_api.models import ContainerInfo, Containers, MoveTo, StoreInfo
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes.about import store_info
 from segstore.server.net import CannotListen, address_text
+
+if TYPE_CHECKING:
+    from segstore.server.cluster import Cluster
+    from segstore.server.node import SegmentStoreServer
 
 _MOVE_S: Final = 10.0
 _Number = Annotated[int, Path(description="The number of a store.")]
@@ -52,7 +55,7 @@ async def move_container(controlled: Here, container: Annotated[int, Path()], wh
     return _info(controlled, container)
 
 
-def _several(controlled: Controlled, number: int) -> ClusterControl:
+def _several(controlled: Controlled, number: int) -> Cluster:
     cluster, count = _cluster(controlled), len(controlled.stores)
     if not 0 <= number < count:
         raise ApiProblem(404, f"there is no store {number}: there are {count}, from 0", "path.store")
@@ -105,13 +108,13 @@ async def heal_session(controlled: Here, store: _Number) -> StoreInfo:
     return _change_session(controlled, store, _several(controlled, store).heal_session)
 
 
-def _cluster(controlled: Controlled) -> ClusterControl:
+def _cluster(controlled: Controlled) -> Cluster:
     if controlled.cluster is None:
         raise ApiProblem(409, f"this needs several stores in one process: {controlled.why_no_cluster}", "path")
     return controlled.cluster
 
 
-def _owns(store: Store, number: int) -> bool:
+def _owns(store: SegmentStoreServer, number: int) -> bool:
     return number in store.store.containers or number in store.store.unopened
 
 

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Annotated
 
 import msgspec
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query
 
 from segstore.server.control_api.controlled import Controlled, Here, faults_of, faults_with
 from segstore.server.control_api.models import (
@@ -89,9 +89,8 @@ async def replace_faults(controlled: Here, settings: FaultSettings) -> FaultRule
 
 
 @router.delete("", summary="Remove all rules", status_code=204)
-async def clear_faults(controlled: Here) -> Response:
+async def clear_faults(controlled: Here) -> None:
     faults_of(controlled).clear()
-    return Response(status_code=204)
 
 
 @router.get(f"/{NAME}", summary="One rule and its counts")
@@ -111,9 +110,8 @@ async def replace_fault(controlled: Here, name: _Name, rule: Rule) -> FaultRule:
 
 
 @router.delete(f"/{NAME}", summary="Remove a rule, and release the requests it holds", status_code=204)
-async def remove_fault(controlled: Here, name: _Name) -> Response:
+async def remove_fault(controlled: Here, name: _Name) -> None:
     faults_with(controlled, name).clear(name)
-    return Response(status_code=204)
 
 
 @router.post(f"/{NAME}/disable", summary="Disable a rule, and release the requests it holds")
@@ -178,15 +176,13 @@ async def add_toxic(controlled: Here, toxic: Toxic) -> Added:
 
 
 @toxics.delete("", summary="Remove all toxics", status_code=204)
-async def clear_toxics(controlled: Here) -> Response:
+async def clear_toxics(controlled: Here) -> None:
     faults_of(controlled).toxics.clear()
-    return Response(status_code=204)
 
 
 @toxics.delete(f"/{NAME}", summary="Remove a toxic", status_code=204)
-async def remove_toxic(controlled: Here, name: Annotated[str, Path(description="The name of a toxic.")]) -> Response:
+async def remove_toxic(controlled: Here, name: Annotated[str, Path(description="The name of a toxic.")]) -> None:
     faults_of(controlled).toxics.clear(name)
-    return Response(status_code=204)
 
 
 decisions = APIRouter(prefix="/v1", tags=["faults"])

@@ -72,9 +72,8 @@ async def download_recording(controlled: Here, name: _Name, form: _Form = "wtrac
 
 
 @router.delete("/recordings/{name}", summary="Delete a recording", status_code=204)
-async def delete_recording(controlled: Here, name: _Name) -> Response:
+async def delete_recording(controlled: Here, name: _Name) -> None:
     required(controlled.recordings).delete(name)
-    return Response(status_code=204)
 
 
 def _info(recording: KeptRecording) -> RecordingInfo:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import AsyncIterator, Iterator
 
-    from segstore.server.control_api.fronts import Store
+    from segstore.server.node import SegmentStoreServer
     from segstore.server.traffic import RecordedRequest, Traffic
 
 _PATIENCE_S: Final = 5.0
@@ -47,7 +47,7 @@ _CLOSED: Final = "the store closed the connection"
 _APPENDS: Final = AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd
 
 
-async def resend(recorded: RecordedRequest, store: Store, traffic: Traffic, *, admin: bool) -> SentAgain:
+async def resend(recorded: RecordedRequest, store: SegmentStoreServer, traffic: Traffic, *, admin: bool) -> SentAgain:
     """Sends a request to a store, and returns the frames received until its reply or the end of the connection.
 
     traffic: records it again. admin: use the store's admin port. Raises ApiProblem if the request cannot be sent.
@@ -77,7 +77,7 @@ async def resend(recorded: RecordedRequest, store: Store, traffic: Traffic, *, a
     return SentAgain(connection=number, replies=[frame_of("reply", reply) for reply in replies], ended=ended)
 
 
-def _tls(store: Store) -> ssl.SSLContext | None:
+def _tls(store: SegmentStoreServer) -> ssl.SSLContext | None:
     """Trusts only the store's own certificate, with any names in it."""
     if store.settings.tls is None:
         return None

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+from heapq import nsmallest
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query, Response
 
 from segstore.server.control_api.controlled import Controlled, Here
-from segstore.server.control_api.first import First
 from segstore.server.control_api.models import AllSegments, SegmentDetails, SegmentSummary
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
 from segstore.server.store import Segment, StoreError
 from segstore.wire.names import is_index
 
-_AT_ONCE = 20_000
-_COMPARED_CHARACTERS = 64
-"""Characters of a name that are compared in the time that a short name takes."""
 _Name = Annotated[str, Path(max_length=65_535, description="The segment's full name; `#` is written `%23`.")]
 _MOST_READ: Final = 8 * 1024 * 1024
 _BYTES: Final[dict[int | str, dict[str, Any]]] = {
@@ -41,43 +37,30 @@ async def list_segments(
     limit: _Limit = 100,
     indexes: Annotated[bool, Query(description="Whether to include index segments.")] = False,
 ) -> AllSegments:
-    page: First[str] = First(limit)
-    escaped: dict[str, list[str]] = {}
-    """Names that are shown escaped, by their escaped form."""
-    total = done = 0
-    for store in controlled.stores:
-        for container in list(store.store.containers.values()):
-            for name in list(container.segments):
-                listed = shown(name)
-                if listed.startswith(prefix) and contains in listed and (indexes or not is_index(name)):
-                    total += 1
-                    if listed > after:
-                        page.add(listed)
-                        if listed != name:
-                            escaped.setdefault(listed, []).append(name)
-                done += 1 + len(name) // _COMPARED_CHARACTERS
-                if done > _AT_ONCE:
-                    done = 0
-                    await asyncio.sleep(0)
-    found = []
-    for listed in dict.fromkeys(page.names):
-        for name in (listed, *escaped.get(listed, ())):
-            segment = _find(controlled, name)
-            if segment is not None:  # it may have been deleted meanwhile
-                found.append(segment)
+    total, later = 0, list[Segment]()
+    async for segment in controlled.segments():
+        listed = shown(segment.name)
+        if listed.startswith(prefix) and contains in listed and (indexes or not is_index(segment.name)):
+            total += 1
+            if listed > after:
+                later.append(segment)
+    page = [
+        shown_segment.name for shown_segment in nsmallest(limit + 1, later, key=lambda segment: shown(segment.name))
+    ]
+    places = [_find(controlled, name) for name in page[:limit]]
     return AllSegments(
         total=total,
-        segments=[_summary(number, container, segment) for number, container, segment in found],
-        next=page.names[-1] if page.left_out else None,
+        segments=[_summary(*place) for place in places if place is not None],  # it may have been deleted meanwhile
+        next=shown(page[limit - 1]) if len(page) > limit else None,
     )
 
 
 @router.get(f"/segments/{NAME}", tags=["segments"], summary="One segment")
 async def get_segment(controlled: Here, name: _Name) -> SegmentDetails:
-    found = _find(controlled, name)
-    if found is None:
+    place = _find(controlled, name)
+    if place is None:
         raise _no_segment(name)
-    number, container, segment = found
+    number, container, segment = place
     return SegmentDetails(
         **_summary(number, container, segment).model_dump(),
         last_modified_ms=segment.last_modified_ms,

@@ -7,19 +7,18 @@ stream a writer is connected to.
 from __future__ import annotations
 
 import asyncio
+from heapq import nsmallest
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path
 
 from segstore.server.connection import WriterCount
-from segstore.server.control_api.controlled import Controlled, Here
-from segstore.server.control_api.first import First
+from segstore.server.control_api.controlled import Here
 from segstore.server.control_api.models import StreamStats, WriterName, WriterNamesPage, WriterTotals
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.writer_names import TooManyNames
-from segstore.server.store import Segment
 from segstore.wire.names import is_index, parent_of, stream_of
 
 _AT_ONCE = 20_000
@@ -33,7 +32,7 @@ router = APIRouter(prefix="/v1")
 async def stream_stats(
     controlled: Here, scope: Annotated[str, Path(max_length=255)], stream: Annotated[str, Path(max_length=255)]
 ) -> StreamStats:
-    own = await _segments_of(controlled, f"{scope}/{stream}")
+    own = [segment async for segment in controlled.segments() if _is_own(segment.name, f"{scope}/{stream}")]
     controller = controlled.controller()
     if not own and (controller is None or controller.state.find_stream(scope, stream) is None):
         raise ApiProblem(404, f"there is no stream {scope}/{stream}", "path")
@@ -49,7 +48,7 @@ async def stream_stats(
         open_segments=sum(not segment.sealed for segment in own),
         events=sum(segment.event_count or 0 for segment in own),
         bytes=sum(segment.length - segment.start_offset for segment in own),
-        writers=await writers.first(),
+        writers=writers.first(),
         writer_count=len(writers),
         uncounted=controlled.counts.uncounted,
     )
@@ -70,11 +69,10 @@ async def register_writer(controlled: Here, writer: WriterName) -> WriterName:
 
 
 @router.delete(f"/writers/{NAME}", tags=["writers"], summary="Remove a writer name", status_code=204)
-async def remove_writer(controlled: Here, name: Annotated[str, Path(max_length=255)]) -> Response:
+async def remove_writer(controlled: Here, name: Annotated[str, Path(max_length=255)]) -> None:
     if name not in controlled.names:
         raise ApiProblem(404, f"no writer is registered as {name!r}", "path.name")
     controlled.names.remove(name, list(controlled.counts.all()))
-    return Response(status_code=204)
 
 
 class _Sums:
@@ -97,19 +95,11 @@ class _Sums:
             if done % _AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    async def first(self) -> list[WriterTotals]:
-        """Returns the first sums, by name and then by id, up to the limit of a response. Yields regularly."""
-        names: First[str] = First(_MOST_WRITERS)
-        ids: First[bytes] = First(_MOST_WRITERS)
-        for done, key in enumerate(list(self._sums), 1):
-            if isinstance(key, str):
-                names.add(key)
-            else:
-                ids.add(key)
-            if done % _AT_ONCE == 0:
-                await asyncio.sleep(0)
-        keys: list[str | bytes] = [*names.names, *ids.names]
-        return [self._totals(key) for key in keys[:_MOST_WRITERS]]
+    def first(self) -> list[WriterTotals]:
+        """Returns the first sums, by name and then by id, up to the limit of a response."""
+        return [
+            self._totals(key) for key in nsmallest(_MOST_WRITERS, self._sums, key=lambda key: (type(key) is bytes, key))
+        ]
 
     def _totals(self, key: str | bytes) -> WriterTotals:
         segments, connected, events, size = self._sums[key]
@@ -117,20 +107,11 @@ class _Sums:
         return WriterTotals(name=name, id=writer_id, segments=segments, connected=connected, events=events, bytes=size)
 
 
-async def _segments_of(controlled: Controlled, stream: str) -> list[Segment]:
-    """Returns the stream's own segments."""
-    prefix = f"{stream}/"
-    segments = []
-    for store in controlled.stores:
-        for container in list(store.store.containers.values()):
-            for done, (name, segment) in enumerate(list(container.segments.items()), 1):
-                if name.startswith(prefix) and _is_own(name, stream):
-                    segments.append(segment)
-                if done % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
-    return segments
-
-
 def _is_own(segment: str, stream: str) -> bool:
     """Whether a segment belongs to the stream and is neither an index nor to be merged into another segment."""
-    return not is_index(segment) and parent_of(segment) is None and stream_of(segment) == stream
+    return (
+        segment.startswith(f"{stream}/")
+        and not is_index(segment)
+        and parent_of(segment) is None
+        and stream_of(segment) == stream
+    )

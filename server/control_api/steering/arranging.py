@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Final
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query
 
 from segstore.server.config import PlainName
 from segstore.server.control_api.controlled import Controlled, Here
@@ -74,11 +74,10 @@ _TABLE: Final = "/tables/{scope}/{table}"
 
 
 @router.put("/scopes/{scope}", tags=["scopes"], summary="Create a scope, unless it exists", status_code=204)
-async def create_scope(controlled: Here, scope: m.Scope) -> Response:
+async def create_scope(controlled: Here, scope: m.Scope) -> None:
     async with arranging(controlled) as controller:
         if not controller.scopes.exists(scope):
             controller.scopes.create(scope)
-    return Response(status_code=204)
 
 
 @router.delete("/scopes/{scope}", tags=["scopes"], summary="Delete a scope", status_code=204)
@@ -86,14 +85,13 @@ async def delete_scope(
     controlled: Here,
     scope: m.Scope,
     recursive: Annotated[bool, Query(description="Whether to delete its contents, too.")] = False,
-) -> Response:
+) -> None:
     async with arranging(controlled) as controller:
         controller.state.scope(scope)
         if recursive:
             await controller.scopes.delete_recursively(scope)
         else:
             controller.scopes.delete(scope)
-    return Response(status_code=204)
 
 
 @router.put(_STREAM, tags=["streams"], summary="Create a stream, and its scope if needed", status_code=201)
@@ -109,10 +107,9 @@ async def create_stream(
 
 
 @router.delete(_STREAM, tags=["streams"], summary="Delete a sealed stream", status_code=204)
-async def delete_stream(controlled: Here, scope: m.Scope, stream: m.Stream) -> Response:
+async def delete_stream(controlled: Here, scope: m.Scope, stream: m.Stream) -> None:
     async with arranging(controlled) as controller:
         await controller.streams.delete(scope, stream)
-    return Response(status_code=204)
 
 
 @router.post(f"{_STREAM}/seal", tags=["streams"], summary="Seal a stream")
@@ -205,20 +202,18 @@ def _transaction(controller: Controller, scope: str, stream: str, identifier: UU
 
 
 @router.put(_TABLE, tags=["tables"], summary="Create a key-value table, and its scope if needed", status_code=204)
-async def create_table(controlled: Here, scope: m.Scope, table: m.Table, settings: m.TableSettings) -> Response:
+async def create_table(controlled: Here, scope: m.Scope, table: m.Table, settings: m.TableSettings) -> None:
     config = TableConfig(settings.partitions, settings.primary_key_bytes, settings.secondary_key_bytes)
     async with arranging(controlled) as controller:
         if not controller.scopes.exists(scope):
             controller.scopes.create(scope)
         await controller.tables.create(scope, table, config)
-    return Response(status_code=204)
 
 
 @router.delete(_TABLE, tags=["tables"], summary="Delete a key-value table", status_code=204)
-async def delete_table(controlled: Here, scope: m.Scope, table: m.Table) -> Response:
+async def delete_table(controlled: Here, scope: m.Scope, table: m.Table) -> None:
     async with arranging(controlled) as controller:
         await controller.tables.delete(scope, table)
-    return Response(status_code=204)
 
 
 snapshots = APIRouter(prefix="/v1", tags=["snapshots"])
@@ -248,9 +243,8 @@ async def take_snapshot(controlled: Here, name: _NewName) -> m.NewSnapshot:
 
 
 @snapshots.delete(f"/snapshots/{NAME}", summary="Delete a snapshot", status_code=204)
-async def delete_snapshot(controlled: Here, name: _Name) -> Response:
+async def delete_snapshot(controlled: Here, name: _Name) -> None:
     _snapshots(controlled).delete(name)
-    return Response(status_code=204)
 
 
 @snapshots.post(

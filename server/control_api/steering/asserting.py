@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query
 
 from segstore.server.control_api.controlled import Controlled, Here, faults_of, faults_with
 from segstore.server.control_api.problems import ApiProblem, shown
@@ -49,20 +49,18 @@ async def keep_requests(controlled: Here) -> RequestLogEnd:
 
 
 @router.delete("/requests/keep", tags=["requests"], summary="Stop keeping requests", status_code=204)
-async def stop_keeping_requests(controlled: Here) -> Response:
+async def stop_keeping_requests(controlled: Here) -> None:
     faults = faults_of(controlled)
     if faults.observer is not controlled.observer:
         raise ApiProblem(409, "this server keeps requests from its start to its end", "path")
     if faults.observer is not None and faults.observer.history is None and faults.observer._waiters:
         raise ApiProblem(409, "waits are in progress; end them first", "path")
     controlled.stop_keeping_requests(faults)
-    return Response(status_code=204)
 
 
 @router.delete("/requests", tags=["requests"], summary="Forget the requests so far", status_code=204)
-async def forget_requests(controlled: Here) -> Response:
+async def forget_requests(controlled: Here) -> None:
     controlled.forget_requests()
-    return Response(status_code=204)
 
 
 @router.get("/requests/wait", tags=["requests"], summary="Wait until requests have reached a stage")

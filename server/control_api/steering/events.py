@@ -294,7 +294,7 @@ def _events_in(data: bytes, base: int, name: str) -> Iterator[tuple[int, bytes]]
 
 
 @router.post(_ENTRIES, tags=["tables"], summary="Write entries", status_code=204)
-async def write_entries(controlled: Here, scope: m.Scope, table: m.Table, body: m.NewEntries) -> Response:
+async def write_entries(controlled: Here, scope: m.Scope, table: m.Table, body: m.NewEntries) -> None:
     async with arranging(controlled) as controller:
         known = controller.state.table(scope, table)
         by_segment: dict[str, dict[bytes, bytes]] = {}
@@ -304,7 +304,6 @@ async def write_entries(controlled: Here, scope: m.Scope, table: m.Table, body: 
             by_segment.setdefault(_partition(known, key), {})[key] = value
         for segment, entries in by_segment.items():
             await controller.segments.update_table(segment, entries)
-    return Response(status_code=204)
 
 
 @router.delete(_ENTRIES, tags=["tables"], summary="Remove an entry", status_code=204)
@@ -313,12 +312,11 @@ async def remove_entry(
     scope: m.Scope,
     table: m.Table,
     key: Annotated[str, Query(max_length=12_000, description="Text in UTF-8.")],
-) -> Response:
+) -> None:
     async with arranging(controlled) as controller:
         known = controller.state.table(scope, table)
         data = _key(known, m.Content(text=key), "query.key")
         await controller.segments.remove_keys(_partition(known, data), [data])
-    return Response(status_code=204)
 
 
 @router.get(_ENTRIES, tags=["tables"], summary="Read entries", response_model=m.EntryPage)

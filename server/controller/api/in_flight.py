@@ -68,10 +68,10 @@ async def _no_such_method(_: bytes, context: Any) -> NoReturn:
 
 
 class CallsInFlight(Handler):
-    """A server for the calls of `handler`, unary-unary and stream-stream. It closes connections beyond its limit.
+    """A server for the unary calls of `handler`. It closes connections beyond its limit.
 
-    options: further options of gRPC. calls: sees the unary calls of the controller's API, also of methods that
-    `handler` lacks.
+    options: further options of gRPC. calls: sees the calls of the controller's API, also of methods that `handler`
+    lacks.
     """
 
     def __init__(
@@ -120,8 +120,6 @@ class CallsInFlight(Handler):
             if service != SERVICE:
                 return None
             handler = grpc.unary_unary_rpc_method_handler(_no_such_method)
-        if handler.unary_unary is None:
-            return handler._replace(stream_stream=self._answered(handler.stream_stream))
         behaviour, calls = handler.unary_unary, self._calls
         if calls is None or service != SERVICE:
             return handler._replace(unary_unary=self._answered(behaviour))

@@ -5,11 +5,8 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from segstore.server import MockSegmentStore
-from segstore.server.control_api.first import First
 from segstore.server.faults import FaultRequest
 from segstore.wire import WIRE_VERSION, SegmentCreated
 from segstore.wire.names import is_index
@@ -65,24 +62,6 @@ async def test_the_bytes_of_a_segment_are_read_from_an_offset(
         assert (status, where) == (422, "query.from")
         assert said == f"offset {offset} is not in the segment: the segment has the bytes from 2 to 10"
     assert refusal(await http.get("/v1/bytes/scope/none"))[::2] == (404, "path.name")
-
-
-@given(
-    names=st.lists(st.text() | st.integers(0, 200_000).map("x".__mul__), max_size=20, unique=True),
-    limit=st.integers(1, 20),
-)
-def test_pages_one_after_another_have_every_name_once(names: list[str], limit: int) -> None:
-    found: list[str] = []
-    more = True
-    while more:
-        page: First[str] = First(limit)
-        for name in names:
-            if not found or name > found[-1]:
-                page.add(name)
-        assert len(page.names) <= limit
-        found += page.names
-        more = page.left_out
-    assert found == sorted(names)
 
 
 async def test_pages_have_every_name_once_where_utf8_cannot_carry_some(
@@ -284,7 +263,7 @@ async def test_bad_input_is_refused_with_a_sentence_and_its_place(
         ("POST", "/v1/faults", b'{"do": "ok", "probability": NaN}', 422, "body.probability"),
         ("POST", "/v1/faults", b'{"do": "ok", "skip": 1e999}', 422, "body.skip"),
         ("POST", "/v1/faults", b'{"do": {"error": "WrongHost", "fields": {"correct_host": "\\ud800"}}}', 422, "body"),
-        ("POST", "/v1/faults", b'{"do": "ok", "nth": [1, 1' + b"0" * 5_000 + b"]}", 400, "body.nth[1]"),
+        ("POST", "/v1/faults", b'{"do": "ok", "nth": [1, 1' + b"0" * 5_000 + b"]}", 400, "body"),
         ("PUT", "/v1/faults", b'{"' + b"x" * 200_000 + b'": 1}', 422, f"body.{'x' * 100}…"),
         ("POST", "/v1/faults", b'{"do": "ok", "store": 1}', 422, "body.store"),
         ("PUT", "/v1/faults", b'{"rules": [{"do": "ok", "store": 1}]}', 422, "body.rules[0].store"),
@@ -317,18 +296,13 @@ async def test_all_errors_of_a_body_are_named(http: httpx.AsyncClient) -> None:
 
 
 async def test_a_key_that_an_object_has_twice_is_refused(http: httpx.AsyncClient) -> None:
-    for method, path, sent, where in [
-        (
-            "POST",
-            "/v1/streams/a/s/events",
-            b'{"events": [{"json": {"a": [{"b": 1, "b": {"c": 1, "c": 2}}]}}]}',
-            "events[0].json.a[0].b",
-        ),
+    for method, path, sent, key in [
+        ("POST", "/v1/streams/a/s/events", b'{"events": [{"json": {"a": [{"c": 1, "c": 2}]}}]}', "c"),
         ("POST", "/v1/writers", b'{"name": "a", "name": "b"}', "name"),
-        ("PUT", "/v1/faults", b'{"rules": [{"do": "ok", "do": "close"}]' + b" " * 5_000 + b"}", "rules[0].do"),
+        ("PUT", "/v1/faults", b'{"rules": [{"do": "ok", "do": "close"}]' + b" " * 5_000 + b"}", "do"),
     ]:
         answer = await http.request(method, path, content=sent, headers=JSON)
-        assert refusal(answer) == (400, f"body.{where}: the key appears twice", f"body.{where}")
+        assert refusal(answer) == (400, f"body: the key {key!r} appears twice", "body")
 
 
 async def test_metrics_are_in_the_text_form_of_prometheus() -> None:

@@ -71,13 +71,14 @@ def test_a_json_file_with_tabs_has_the_same_content(tmp_path: Path) -> None:
         ),
         ("rules:\n  - do: {close: before, reply_bytes: 3}\n", 2, "rules[0].do", "no reply before"),
         ("rules:\n  - match: failure\n", 2, "rules[0].do", "required"),
-        ("rules:\n  - do: ok\n    do: close\n", 3, "rules[0].do", "appears twice"),
+        ("rules:\n  - do: ok\n    do: close\n", 3, "", "the key 'do' appears twice"),
+        ("round_trip_ms: {1: 2, '1': 3}\n", 1, "", "the key '1' appears twice"),
         ("rules:\n  - {do: ok, name: x}\n  - {do: ok, name: x}\n", 1, "rules", "two rules have the name 'x'"),
         ("rules: [\n", 2, "", "not YAML"),
         ("- do: ok\n", 1, "", "an object is needed"),
         ("seed: 1\nrules: &a []\n", 2, "", "anchors and aliases are not allowed"),
         ("seed: !!int abc\n", 1, "", "tags are not allowed"),
-        ("<<: {seed: 1}\n", 1, "<<", "merge keys are not allowed"),
+        ("<<: {seed: 1}\n", 1, "<<", "there is no such key"),
         ("seed: 1:30\n", 1, "seed", "a whole number is needed"),
         ('"\\ud800": 1\n', 1, "", "unicode"),
     ],
@@ -110,6 +111,8 @@ def test_a_file_that_is_too_large_or_deep_or_no_text_is_refused(tmp_path: Path, 
 def test_errors_in_json_are_named_with_their_lines() -> None:
     with pytest.raises(FaultFileError, match="line 2: this is not JSON"):
         parse_faults('{"seed": 1,\n}', form="json")
+    with pytest.raises(FaultFileError, match="line 2: this is not JSON: the key 'seed' appears twice"):
+        parse_faults('{"seed": 1,\n"seed": 2}', form="json")
     with pytest.raises(FaultFileError) as caught:
         parse_faults('{\n\t"rules": [\n\t\t{\n\t\t\t"doo": 1, "do": "ok"\n\t\t}\n\t]\n}', form="json")
     assert (caught.value.line, caught.value.path) == (4, "rules[0].doo")

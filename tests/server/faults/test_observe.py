@@ -1,14 +1,15 @@
 """What a store was asked: kept within bounds, found by filter, waited for without sleeping."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.server.faults import Observer, Seen
-from segstore.server.faults.observe import NotObserved, NotSeen, Stage, request_seen
-from segstore.wire import ReadSegment
+from segstore.server.faults import Faults, Lane, Observer, Seen
+from segstore.server.faults.observe import NotObserved, NotSeen, request_seen
+from segstore.server.traffic import History
+from segstore.wire import ReadSegment, encode
 from segstore.wire.blocks import Append
 from segstore.wire.trace import FilterError, parse_filter
 from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up
@@ -69,7 +70,7 @@ async def test_a_refusal_is_not_an_application() -> None:
     assert await observer.wait_for("failure", stage="refused") is each
     with pytest.raises(NotSeen) as caught:
         await observer.wait_for("type = READ_SEGMENT", timeout_s=0.01)
-    assert (caught.value.found, caught.value.count, caught.value.stage) == (0, 1, Stage.APPLIED)
+    assert (caught.value.found, caught.value.count, caught.value.stage) == (0, 1, "applied")
     assert "0 of 1 requests with type = READ_SEGMENT were applied within 0.01 s" in str(caught.value)
 
 
@@ -159,6 +160,16 @@ async def test_rules_and_the_log_select_appends_by_their_events() -> None:
         mock.faults.observer = None
         await peer.ask(append(3, b'{"order": 17}'))
         assert mock.faults.decisions[-1].event_number == 3, "a rule sees payloads that no log keeps"
+
+
+def test_rules_see_payloads_that_a_log_leaves_to_the_traffic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segstore.server.faults.observe._LOG_BYTES", 2_000)
+    faults = Faults(FakeClock(), observer=Observer(history=cast("History", object())))
+    faults.add('data ~ "x"', do="ok")
+    lane = Lane(faults, store=0, encode=encode, on_effects=lambda _: None)
+    for number in range(1, 6):
+        lane.request(Append(SEGMENT, WRITER, number, 1, b"x" * 900, None, 1))
+    assert faults.tallies()[0].matched == 5
 
 
 def test_the_oldest_requests_lose_their_payloads_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from segstore.server.tap import TapSettings
 from segstore.server.tap.link import Door, Link
-from segstore.server.tap.side import Side
 from segstore.server.tap.states import TRANSITIONS, LinkEvent, LinkState
 from segstore.wire.endpoint import Endpoint
 from tests.server.support import until
@@ -28,11 +27,8 @@ class FakeTap:
     def over(self, link: Link) -> None:
         self.links.remove(link)
 
-    def made(self, door: Door, side: Side) -> bool:
-        return True
-
-    def lost(self, side: Side) -> None:
-        pass
+    def leads_back(self, door: Door, to_store: asyncio.Transport) -> bool:
+        return False
 
     def hold(self, link: Link, size: int) -> None:
         pass

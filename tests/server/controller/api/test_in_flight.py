@@ -10,7 +10,6 @@ import pytest
 
 from segstore.server.controller.api import CallsInFlight
 from segstore.wire.controller_api import OUTCOME_UNKNOWN
-from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -33,13 +32,7 @@ class Slow(grpc.GenericRpcHandler):
         self.ended.append("answered")
         return request
 
-    async def answer_all(self, requests: Any, context: Any) -> None:
-        async for request in requests:
-            await context.write(await self.answer(request, context))
-
     def service(self, handler_call_details: Any) -> Any:
-        if handler_call_details.method == "/many":
-            return grpc.stream_stream_rpc_method_handler(self.answer_all)  # type: ignore[arg-type]
         return grpc.unary_unary_rpc_method_handler(self.answer)  # type: ignore[arg-type]
 
 
@@ -50,25 +43,20 @@ async def error_of(call: Any) -> grpc.aio.AioRpcError:
 
 
 @asynccontextmanager
-async def calling(method: str = "/one") -> AsyncIterator[tuple[Slow, CallsInFlight, asyncio.Future[Any]]]:
+async def calling() -> AsyncIterator[tuple[Slow, CallsInFlight, asyncio.Future[Any]]]:
     """A call that was received and is not answered yet."""
     slow = Slow()
     in_flight = CallsInFlight(slow)
     await in_flight.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{in_flight.port}") as channel:
-        if method == "/one":
-            answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))
-        else:
-            many: Any = channel.stream_stream("/many")(iter([b"x"]))
-            answer = asyncio.ensure_future(many.__aiter__().__anext__())
+        answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))
         await slow.asked.acquire()
         yield slow, in_flight, answer
     await in_flight.stop(0)
 
 
-@looped("method", ["/one", "/many"])
-async def test_a_call_in_flight_at_the_end_is_answered_unavailable_and_its_outcome_unknown(method: str) -> None:
-    async with calling(method) as (slow, in_flight, answer):
+async def test_a_call_in_flight_at_the_end_is_answered_unavailable_and_its_outcome_unknown() -> None:
+    async with calling() as (slow, in_flight, answer):
         await in_flight.stop(0)
         error = await error_of(answer)
     assert error.code() is grpc.StatusCode.UNAVAILABLE
