@@ -31,9 +31,16 @@ from segstore.wire.errors import BadField, WireError
 from segstore.wire.inspect import command_named
 from segstore.wire.printable import printable
 from segstore.wire.schema import Command, Unknown
-from segstore.wire.trace.blocks import Direction, Metadata, Record, RecordKind, TraceError, TraceVersionError
+from segstore.wire.trace.blocks import (
+    Direction,
+    Metadata,
+    Record,
+    RecordKind,
+    TraceError,
+    TraceVersionError,
+    event_data,
+)
 from segstore.wire.trace.calls import CONTROLLER, Call, message_of
-from segstore.wire.trace.writer import event_data
 from segstore.wire.validation import DuplicateKey, unique
 
 if TYPE_CHECKING:
