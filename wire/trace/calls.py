@@ -231,15 +231,22 @@ def _hide(message: Message) -> bool:
 
 def messages_in(field: Any, value: Any) -> Iterator[Message]:
     """Yields the messages in the value of a message's field."""
-    if field.type != field.TYPE_MESSAGE:
-        return
-    if field.message_type.GetOptions().map_entry:
-        if field.message_type.fields_by_name["value"].message_type is not None:
-            yield from value.values()
-    elif hasattr(value, "ListFields"):
-        yield value
+    return (element for _, element in values_in(field, value) if is_message(element))
+
+
+def values_in(field: Any, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the values of a message's field, each with its place in a list or a map, "" for a single value."""
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        yield from ((f"[{key}]", value[key]) for key in sorted(value))
+    elif isinstance(value, str | bytes | bool | int | float) or is_message(value):
+        yield "", value
     else:
-        yield from value
+        yield from ((f"[{number}]", element) for number, element in enumerate(value))
+
+
+def is_message(value: Any) -> bool:
+    """Whether a value of a field is a message."""
+    return hasattr(value, "ListFields")
 
 
 def _named(message: Message) -> Iterator[tuple[str, str]]:
