@@ -36,10 +36,9 @@ _INDEX: Final = "#index"
 _TABLES: Final = "_tables"
 _WRITERS: Final = uuid5(NAMESPACE_URL, "segstore:writers")
 
-# The reference accepts any 32 characters after a delimiter as an id; these lengths include delimiter and id.
-_TRANSACTION_REACH: Final = len(_TRANSACTION) + 32
-_TRANSIENT_REACH: Final = len(_TRANSIENT) + 32
-_TRANSIENT_TAIL: Final = len(_TRANSIENT) + 32 + 1 + 32
+_ID_CHARACTERS: Final = 32
+"""The reference accepts any 32 characters after a delimiter as an id."""
+_TRANSIENT_TAIL: Final = len(_TRANSIENT) + _ID_CHARACTERS + 1 + _ID_CHARACTERS
 
 _HEX32 = re.compile(r"[0-9a-fA-F]{32}")
 _TRANSIENT_PATTERN = re.compile(r"#transient\.([0-9a-fA-F]{32})\.([0-9a-fA-F]{32})")
@@ -133,14 +132,14 @@ def is_transaction(segment: str) -> bool:
     """Whether the name is a transaction's: at least 32 characters follow the last `#transaction.`, as in the reference,
     and the name is not a transient segment's.
     """
-    return _transaction_position(segment) >= 0 and not is_transient(segment)
+    return _tail_position(segment, _TRANSACTION) >= 0 and not is_transient(segment)
 
 
 def parent_of(segment: str) -> str | None:
     """Returns the segment that a transaction or transient segment merges into; None for other names."""
     if is_transient(segment):
         return segment[:-_TRANSIENT_TAIL]
-    position = _transaction_position(segment)
+    position = _tail_position(segment, _TRANSACTION)
     return segment[:position] if position >= 0 else None
 
 
@@ -158,7 +157,7 @@ def is_user_stream_segment(segment: str) -> bool:
     """Whether the segment belongs to a user's stream, and so has an index: it has at least three parts between slashes,
     the second a user's stream name, and no transaction, transient or index suffix. Other parts may be anything.
     """
-    if is_index(segment) or is_transient(segment) or _transaction_position(segment) >= 0:
+    if is_index(segment) or is_transient(segment) or _tail_position(segment, _TRANSACTION) >= 0:
         return False
     # As Java's split: trailing slashes make no parts.
     parts = segment.rstrip("/").split("/", 2)
@@ -237,32 +236,21 @@ def _stream_parts(base: str) -> tuple[str | None, str | None, int | None, int | 
     return match[1], match[2], number, epoch
 
 
-def _transaction_position(segment: str) -> int:
-    """Returns the position of the last `#transaction.`; -1 if missing or followed by fewer than 32 characters."""
-    position = segment.rfind(_TRANSACTION)
-    return position if position + _TRANSACTION_REACH <= len(segment) else -1
+def _tail_position(segment: str, delimiter: str) -> int:
+    """Returns the position of the last delimiter; -1 if missing or followed by fewer characters than an id has."""
+    position = segment.rfind(delimiter)
+    return position if position + len(delimiter) + _ID_CHARACTERS <= len(segment) else -1
 
 
 def _without_derived_tails(name: str) -> str:
-    """Strips all transaction and transient suffixes by the reference's loose rule.
-
-    The reference searches the whole name at each level of recursion, which is quadratic for names with thousands of
-    suffixes. Here a delimiter is only searched again if the last cut removed it.
-    """
-    end = len(name)
-    transaction = name.rfind(_TRANSACTION)
-    transient = name.rfind(_TRANSIENT)
+    """Strips all transaction and transient suffixes by the reference's loose rule."""
     while True:
-        if 0 <= transaction <= end - _TRANSACTION_REACH:
-            end = transaction
-        elif 0 <= transient <= end - _TRANSIENT_REACH:
-            end = transient
-        else:
-            return name[:end]
-        if transaction + len(_TRANSACTION) > end:
-            transaction = name.rfind(_TRANSACTION, 0, end)
-        if transient + len(_TRANSIENT) > end:
-            transient = name.rfind(_TRANSIENT, 0, end)
+        position = _tail_position(name, _TRANSACTION)
+        if position < 0:
+            position = _tail_position(name, _TRANSIENT)
+        if position < 0:
+            return name
+        name = name[:position]
 
 
 # Containers --------------------------------------------------------------------------------------------------------

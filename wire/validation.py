@@ -1,14 +1,17 @@
 """Describes errors in settings and other input from outside.
 
 `unique`, an `object_pairs_hook` of `json.loads`, refuses a key that an object has twice: `json` keeps the last value
-without an error. The other functions word errors of pydantic without the terms of that library, which its callers have
-imported.
+without an error. `json_object` and `refuse_others` read lines of JSON. The other functions word errors of pydantic
+without the terms of that library, which its callers have imported.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any, Final
+
+from segstore.wire.errors import BadField
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +36,28 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
             if values.pop(key, pairs) is pairs:
                 raise DuplicateKey(key)
     return values
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Reads an object of JSON. Raises BadField."""
+    try:
+        values = json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as cause:
+        raise BadField(f"not JSON at column {cause.colno}: {cause.msg}") from cause
+    except DuplicateKey as cause:
+        raise BadField("the key appears twice", field=cause.key) from cause
+    except (ValueError, RecursionError) as cause:
+        raise BadField(f"not JSON: {cause}") from cause
+    if not isinstance(values, dict):
+        raise BadField(f"an object is needed, not {type(values).__name__}", actual=values)
+    return values
+
+
+def refuse_others(values: dict[str, Any], keys: Sequence[str]) -> None:
+    """Raises BadField if an object has other keys."""
+    for key in values:
+        if key not in keys:
+            raise BadField(f"there is no such key here; there are {', '.join(keys)}", field=key)
 
 
 _SENTENCES: Final = (

@@ -65,7 +65,7 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
         raise TypeError("check: an async function; give a function that returns text or None")
     until_s = None if setting.budget_s is None or setting.only else time.monotonic() + setting.budget_s
     if setting.match.strip():
-        check_possible(parse_filter(setting.match, "request"), "log")
+        check_possible(parse_filter(setting.match), "log")
     with _quiet():
         if setting.prepare is not None:
             setting = await prepared(setting, setting.prepare)

@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+from msgspec.structs import replace
+
 from segstore.server.controller.api import UpstreamController, unreached
 from segstore.server.controller.state import TABLE_SUFFIX
 from segstore.server.net import trusting
@@ -139,7 +141,7 @@ class TracedCalls:
             return None
         request = step.request
         message = translated_call(request, self._translation.ids.right, *self._addresses)
-        request = request._replace(message=message, metadata={}, peer="")
+        request = replace(request, message=message, metadata={}, peer="")
         if len(self._open) >= _MOST_OPEN:
             await _ended(self._open.pop(next(iter(self._open))))
         asking = self._controller.ask(request, self._access.metadata)
@@ -189,7 +191,7 @@ class TracedCalls:
         if expected.outcome in _PASSED_THROUGH and actual.status == "OK":
             return ()
         left, right = (
-            call._replace(message=translated_call(call, _NO_IDS, *self._addresses)) for call in (expected, actual)
+            replace(call, message=translated_call(call, _NO_IDS, *self._addresses)) for call in (expected, actual)
         )
         return self._translation.call_fields(left, right)
 

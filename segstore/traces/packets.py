@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Iterator
 from ipaddress import ip_address
 from typing import Final
 
+from msgspec.structs import replace
+
 from segstore.pipeline.storage import File
 from segstore.pipeline.trace.files import FileRange, Skipped
 from segstore.pipeline.trace.packet_files import ACK, CALL_START, FIN, RAW_IP, SYN, UPPER_PDU
@@ -171,7 +173,7 @@ def _call(record: Record) -> bytes:
     line = to_line(record, record.ts_ns)
     call = Call.unpack(record.data)
     if len(line) > _MOST_LINE and call is not None:
-        short = call._replace(message=b"", omitted=call.omitted or len(call.message))
+        short = replace(call, message=b"", omitted=call.omitted or len(call.message))
         line = to_line(record._replace(data=short.pack()), record.ts_ns)
     data = CALL_START[: CALL_START.index(b"{")] + line.encode()
     return _enhanced(_CALL_INTERFACE, record.ts_ns, data)

@@ -54,7 +54,7 @@ def write_page(
     exact: whether ids and KeepAlives are compared too, and no field is ignored. advance: called with the number
     of bytes of a trace that were read, which is three times.
 
-    Raises UnreadableTrace, TracesTooFarApart and OSError; an existing file is then unchanged.
+    Raises UnreadableTrace and OSError; an existing file is then unchanged.
     """
     packed: list[Sections] = []
     damages: list[tuple[Path, Damage]] = []

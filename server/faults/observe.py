@@ -471,7 +471,7 @@ def _parsed(match: str | Filter) -> Filter | None:
         return match
     if not isinstance(match, str):
         raise ValueError(f"a filter is a text, not {_shown(match)}")
-    return parse_filter(match, "request") if match.strip() else None
+    return parse_filter(match) if match.strip() else None
 
 
 def _of_requests(match: str | Filter, stage: StageName, since: int = 0) -> Callable[[Seen], bool]:

@@ -449,10 +449,10 @@ class Rule(BaseModel):
 
     @field_validator("match")
     @classmethod
-    def _check_filter(cls, given: str, info: ValidationInfo) -> str:
+    def _check_filter(cls, given: str) -> str:
         try:
             if given.strip():
-                _parsed(given, info.data.get("on"))
+                _parsed(given)
         except FilterError as error:
             raise ValueError(str(error)) from error
         return given
@@ -460,7 +460,7 @@ class Rule(BaseModel):
     @cached_property
     def filter(self) -> Filter | None:
         """The parsed `match`; None if it matches everything."""
-        return _parsed(self.match, self.on) if self.match.strip() else None
+        return _parsed(self.match) if self.match.strip() else None
 
     @cached_property
     def about_calls(self) -> bool:

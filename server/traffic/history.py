@@ -195,7 +195,7 @@ class History:
 
         Raises FilterError; ValueError if nothing matches because no request can match.
         """
-        holds = parse_filter(match, "request") if match.strip() else None
+        holds = parse_filter(match) if match.strip() else None
         async with self._looking:
             last, size = self.traffic.flush(), max(_FIRST_LOOK, 8 * limit)
             lowest = max(self.traffic.first, last + 1 - _MOST_RECORDS)

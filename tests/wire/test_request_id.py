@@ -1,13 +1,9 @@
 """Request ids: flow and sequence in one number."""
 
-from collections.abc import Collection, Iterator
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.wire import request_id as ids
-from tests.looped import looped
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 
@@ -17,12 +13,6 @@ def test_flow_and_sequence_come_back_from_their_id(flow: int, sequence: int) -> 
     packed = ids.pack(flow, sequence)
     assert -(2**63) <= packed < 2**63
     assert (ids.flow_of(packed), ids.sequence_of(packed)) == (flow, sequence)
-
-
-@looped(("flow", "sequence"), [(2**31, 0), (-(2**31) - 1, 0), (0, 2**31), (0, -(2**31) - 1)])
-def test_halves_beyond_32_bits_are_refused(flow: int, sequence: int) -> None:
-    with pytest.raises(ValueError, match="must fit 32 bits"):
-        ids.pack(flow, sequence)
 
 
 def test_flows_start_at_one_and_the_largest_is_followed_by_one() -> None:
@@ -45,34 +35,7 @@ def test_a_flow_handed_out_is_free_and_in_range(last: int, near: set[int]) -> No
     assert 1 <= flow <= ids.MAX_FLOW
 
 
-def test_a_last_flow_out_of_range_is_refused() -> None:
-    for last in (-1, 2**31):
-        with pytest.raises(ValueError, match="last flow"):
-            ids.next_flow(last, set())
-
-
-class Everything(Collection[int]):
-    """Claims to hold every number but is never walked through."""
-
-    def __len__(self) -> int:
-        return 50
-
-    def __contains__(self, item: object) -> bool:
-        return True
-
-    def __iter__(self) -> Iterator[int]:
-        raise AssertionError("must not be iterated")
-
-
-def test_no_free_flow_is_an_error_not_an_endless_loop() -> None:
-    with pytest.raises(ValueError, match="in use"):
-        ids.next_flow(0, Everything())
-
-
 def test_sequences_count_up_and_the_largest_is_followed_by_zero() -> None:
     assert ids.next_sequence(0) == 1
     assert ids.next_sequence(2**28 - 1) == 2**28
     assert ids.next_sequence(ids.MAX_SEQUENCE) == 0
-    for sequence in (-1, 2**31):
-        with pytest.raises(ValueError, match="sequence must be between"):
-            ids.next_sequence(sequence)

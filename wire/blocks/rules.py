@@ -28,7 +28,7 @@ class AppendRule(StrEnum):
 class AppendViolation(OutOfOrder):
     """A sequence of appends breaks `rule`; `writer_id` and `segment` identify the writer, if known.
 
-    writer_id: by default from `command`.
+    writer_id: by default from `command`. facts: as for `WireError`.
     """
 
     def __init__(
@@ -39,9 +39,7 @@ class AppendViolation(OutOfOrder):
         segment: str | None = None,
         *,
         command: Command | None = None,
-        field: str | None = None,
-        limit: int | None = None,
-        actual: Any = None,
+        **facts: Any,
     ) -> None:
         if writer_id is None:
             writer_id = getattr(command, "writer_id", None)
@@ -51,9 +49,7 @@ class AppendViolation(OutOfOrder):
             f"{rule}: {detail}{whose}{where}",
             code=None if command is None else command.code,
             type_name=None if command is None else command.type_name,
-            field=field,
-            limit=limit,
-            actual=actual,
+            **facts,
         )
         self.rule = rule
         self.writer_id = writer_id

@@ -241,8 +241,9 @@ class FrameDecoder:
                     else:
                         self._keep(view, stop, end)
         except WireError as error:
+            error.decoded, last = (), error.decoded  # a strict decoder of an older version refuses behind a command
             self._failed = copy(error)  # without the traceback, which would keep `data` and all that was decoded
-            error.decoded = out
+            error.decoded = [*out, *last]
             self.drop_part()
             raise
         return out

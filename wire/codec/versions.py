@@ -17,7 +17,6 @@ history of `WireCommands.java` and `WireCommandType.java`; commits are named bes
 from __future__ import annotations
 
 import io
-from copy import copy
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,7 +28,7 @@ from segstore.wire.codec import codec
 from segstore.wire.codec.codec import HEADER_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
 from segstore.wire.codec.framing import FrameDecoder
 from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
-from segstore.wire.errors import BadField, FrameTooLarge, UnknownCommand, WireError
+from segstore.wire.errors import BadField, FrameTooLarge, UnknownCommand
 from segstore.wire.schema import (
     COMMANDS,
     MAX_FRAME_BYTES,
@@ -44,7 +43,7 @@ from segstore.wire.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from segstore.wire.codec.joining import Joined
     from segstore.wire.schema import Buffer
@@ -321,30 +320,8 @@ class OlderFrameDecoder(FrameDecoder):
         super().__init__(max_frame_bytes=limit, codec="construct", most_elements=most_elements)
         self._version = version
         self._strict = strict and version <= 8
-        self._behind: WireError | None = None
-
-    def feed(
-        self,
-        data: Buffer,
-        size: int | None = None,
-        start: int = 0,
-        most: int | None = None,
-        records: Mapping[bytes, Any] | None = None,
-        changed: bool = False,
-    ) -> list[Command]:
-        """As `FrameDecoder.feed`."""
-        out = super().feed(data, size, start, most, records, changed)
-        if self._behind is not None:
-            error = self._behind
-            self._failed = copy(error)
-            self.drop_part()
-            error.decoded = out
-            raise error
-        return out
 
     def _decode(self, view: memoryview, code: int, start: int, end: int) -> Command:
-        if self._behind is not None:
-            raise self._behind
         command, left = parse_as(code, BodyStream(view[start:end], self._most_elements), self._version)
         if left and self._strict:
             error = BadField(
@@ -354,9 +331,9 @@ class OlderFrameDecoder(FrameDecoder):
                 offset=HEADER_BYTES + end - start - left,
                 actual=left,
             )
-            if isinstance(command, append.ConditionalAppend) and self._version < 8:
-                raise error
-            self._behind = error
+            if not (isinstance(command, append.ConditionalAppend) and self._version < 8):
+                error.decoded = (command,)
+            raise error
         return command
 
 

@@ -1,99 +1,14 @@
 """All commands of the wire protocol, one module per family; importing it fills the registry `COMMANDS`."""
 
-from segstore.wire.commands.admin import (
-    ChunkInfo,
-    FlushToStorage,
-    ListStorageChunks,
-    StorageChunksListed,
-    StorageFlushed,
-)
-from segstore.wire.commands.append import (
-    AppendBlock,
-    AppendBlockEnd,
-    AppendSetup,
-    ConditionalAppend,
-    ConditionalBlockEnd,
-    ConditionalCheckFailed,
-    DataAppended,
-    Event,
-    Padding,
-    PartialEvent,
-    SetupAppend,
-)
-from segstore.wire.commands.attribute import (
-    GetSegmentAttribute,
-    SegmentAttribute,
-    SegmentAttributeUpdated,
-    UpdateSegmentAttribute,
-)
-from segstore.wire.commands.errors import (
-    AuthTokenCheckFailed,
-    AuthTokenErrorCode,
-    ErrorMessage,
-    ErrorMessageCode,
-    InvalidEventNumber,
-    NoSuchSegment,
-    OperationUnsupported,
-    SegmentAlreadyExists,
-    SegmentIsSealed,
-    SegmentIsTruncated,
-    TableKeyBadVersion,
-    TableKeyDoesNotExist,
-    TableSegmentNotEmpty,
-    WrongHost,
-)
-from segstore.wire.commands.segment import (
-    ConditionalAttributeUpdate,
-    CreateSegment,
-    CreateTransientSegment,
-    DeleteSegment,
-    GetStreamSegmentInfo,
-    LocateOffset,
-    MergeSegments,
-    MergeSegmentsBatch,
-    OffsetLocated,
-    ReadSegment,
-    SealSegment,
-    SegmentCreated,
-    SegmentDeleted,
-    SegmentPolicyUpdated,
-    SegmentRead,
-    SegmentsBatchMerged,
-    SegmentSealed,
-    SegmentsMerged,
-    SegmentTruncated,
-    StreamSegmentInfo,
-    TruncateSegment,
-    UpdateSegmentPolicy,
-)
-from segstore.wire.commands.session import Hello, KeepAlive
-from segstore.wire.commands.table import (
-    NO_VERSION,
-    NOT_EXISTS,
-    CreateTableSegment,
-    DeleteTableSegment,
-    GetTableSegmentInfo,
-    MergeTableSegments,
-    ReadTable,
-    ReadTableEntries,
-    ReadTableEntriesDelta,
-    ReadTableKeys,
-    RemoveTableKeys,
-    SealTableSegment,
-    TableEntries,
-    TableEntriesDeltaRead,
-    TableEntriesRead,
-    TableEntriesUpdated,
-    TableEntry,
-    TableIteratorArgs,
-    TableKey,
-    TableKeysRead,
-    TableKeysRemoved,
-    TableRead,
-    TableSegmentInfo,
-    TableValue,
-    UpdateTableEntries,
-)
+# ruff: noqa: F403, F405 — the names of `__all__`, which mypy checks, are listed once
+
+from segstore.wire.commands.admin import *
+from segstore.wire.commands.append import *
+from segstore.wire.commands.attribute import *
+from segstore.wire.commands.errors import *
+from segstore.wire.commands.segment import *
+from segstore.wire.commands.session import *
+from segstore.wire.commands.table import *
 
 __all__ = [
     "NOT_EXISTS",

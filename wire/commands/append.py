@@ -74,9 +74,7 @@ class AppendBlockEnd(Command, frozen=True, gc=False):
     request_id: Int64Tail = NO_REQUEST
 
 
-NestedEvent = Annotated[
-    Event, Nested(Event, (Part(("type_code",), types.Marker(0, "an event")), Part(("data",), types.Blob())))
-]
+NestedEvent = Annotated[Event, Nested(Event, (Part(("type_code",), types.Marker(0)), Part(("data",), types.Blob())))]
 
 
 @command(5, "CONDITIONAL_APPEND", request=True)

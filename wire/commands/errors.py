@@ -78,7 +78,6 @@ class AuthTokenCheckFailed(Command, frozen=True, gc=False):
         types.Tail(
             types.EnumCode(AuthTokenErrorCode, unknown=AuthTokenErrorCode.TOKEN_CHECK_FAILED),
             AuthTokenErrorCode.UNSPECIFIED,
-            partial="ignored",
             needs=4,
         ),
     ] = AuthTokenErrorCode.UNSPECIFIED

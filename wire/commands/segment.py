@@ -28,12 +28,12 @@ from segstore.wire.schema import (
 NO_REQUEST = -1
 NO_OFFSET = -1
 
-Int64Tail = Annotated[int, types.Tail(types.Int64, -1, partial="ignored", needs=8)]
-ZeroTail = Annotated[int, types.Tail(types.Int64, 0, partial="ignored", needs=8)]
-Int32Tail = Annotated[int, types.Tail(types.Int32, 0, partial="ignored", needs=4)]
-FlagTail = Annotated[bool, types.Tail(types.Bool, False, partial="ignored", needs=1)]
-EagerInt64 = Annotated[int, types.Tail(types.Int64, -1, partial="refused")]
-StackTrace = Annotated[str, types.Tail(types.JavaUTF, "", partial="refused")]
+Int64Tail = Annotated[int, types.Tail(types.Int64, -1, needs=8)]
+ZeroTail = Annotated[int, types.Tail(types.Int64, 0, needs=8)]
+Int32Tail = Annotated[int, types.Tail(types.Int32, 0, needs=4)]
+FlagTail = Annotated[bool, types.Tail(types.Bool, False, needs=1)]
+EagerInt64 = Annotated[int, types.Tail(types.Int64, -1, needs=1)]
+StackTrace = Annotated[str, types.Tail(types.JavaUTF, "", needs=1)]
 
 
 class SegmentRequest(Command, frozen=True, gc=False):
@@ -204,9 +204,7 @@ class ConditionalAttributeUpdate(WireStruct, frozen=True, gc=False):
 
 AttributeUpdates = Annotated[
     Sequence[ConditionalAttributeUpdate],
-    types.Tail(
-        types.Counted(Nested(ConditionalAttributeUpdate), smallest=33, negative_is_empty=True), (), partial="refused"
-    ),
+    types.Tail(types.Counted(Nested(ConditionalAttributeUpdate), smallest=33, negative_is_empty=True), (), needs=1),
 ]
 
 

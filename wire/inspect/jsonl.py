@@ -12,7 +12,7 @@ from typing import Final
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.errors import BadField
 from segstore.wire.schema import COMMANDS, Command, Unknown
-from segstore.wire.validation import DuplicateKey, unique
+from segstore.wire.validation import json_object, refuse_others
 
 _KEYS: Final = ("type", "code", "fields")
 _BY_NAME: Final = {cls.type_name: cls for cls in COMMANDS.values()}
@@ -33,19 +33,8 @@ def to_line(command: Command) -> str:
 
 def from_line(line: str) -> Command:
     """Parses a command from a line. Raises BadField, also if it is not JSON."""
-    try:
-        values = json.loads(line, object_pairs_hook=unique)
-    except DuplicateKey as cause:
-        raise BadField("the key appears twice", field=cause.key) from cause
-    except ValueError as cause:
-        raise BadField(f"not JSON: {cause}") from cause
-    except RecursionError as cause:
-        raise BadField("not JSON of a command: it is nested too deeply") from cause
-    if not isinstance(values, dict):
-        raise BadField(f"an object is needed, not {type(values).__name__}", actual=values)
-    for key in values:
-        if key not in _KEYS:
-            raise BadField(f"there is no such key; there are {', '.join(_KEYS)}", field=str(key))
+    values = json_object(line)
+    refuse_others(values, _KEYS)
     name, code = values.get("type"), values.get("code")
     fields = values.get("fields", {})
     if name is None and code is None:

@@ -269,17 +269,15 @@ class Tail(construct.Construct):  # type: ignore[misc]
     """A trailing field that older peers omit.
 
     default: the value of a missing field.
-    partial: how a partial field is treated. "ignored": the field is read only if `needs` bytes are left. "refused": it
-        is read if any byte is left, and too few are an error.
-    needs: number of bytes; the width of a fixed-width field.
+    needs: the number of remaining bytes from which on the field is read. With its width, a partial field is ignored;
+        with 1, it is an error.
     """
 
-    def __init__(self, inner: Any, default: Any, *, partial: str, needs: int = 1) -> None:
+    def __init__(self, inner: Any, default: Any, *, needs: int) -> None:
         super().__init__()
         self.inner = inner
         self.default = default
-        self.partial = partial
-        self.needs = needs if partial == "ignored" else 1
+        self.needs = needs
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> Any:
         if stream.left < self.needs:
@@ -471,21 +469,20 @@ class Column(construct.Construct):  # type: ignore[misc]
 class Marker(construct.Construct):  # type: ignore[misc]
     """A constant int32 without an attribute: the type code inside a nested event."""
 
-    def __init__(self, value: int, what: str) -> None:
+    def __init__(self, value: int) -> None:
         super().__init__()
         self.value = value
-        self.what = what
         self.flagbuildnone = True
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> None:
-        found = _length(stream, context, path)
-        if found != self.value:
+        code = _length(stream, context, path)
+        if code != self.value:
             raise BadField(
-                f"{self.what} has type code {self.value}, found {found}",
+                f"an event has type code {self.value}, found {code}",
                 field=dotted(path),
                 offset=stream.tell() - 4,
                 limit=self.value,
-                actual=found,
+                actual=code,
             )
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:

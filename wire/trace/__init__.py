@@ -7,8 +7,7 @@ line, with named fields.
 
 Frames are kept as bytes, so a trace does not depend on the codec. Partial frames, bytes that form no frame, and the
 start and end of connections are records too. There is no I/O and no clock: the caller opens files, writes the returned
-bytes, and passes times. Standard library only, except for redaction, named fields and the search for frames, which has
-an equal in C.
+bytes, and passes times.
 """
 
 from segstore.wire.trace.blocks import (
@@ -29,6 +28,7 @@ from segstore.wire.trace.blocks import (
     RecordKind,
     TraceError,
     TraceVersionError,
+    event_data,
     find_header,
     read_body,
     read_header,
@@ -81,7 +81,6 @@ from segstore.wire.trace.writer import (
     SPARE_BYTES,
     RecordWriter,
     TraceWriter,
-    event_data,
     make_mark,
 )
 

@@ -68,6 +68,7 @@ _SAMPLE_STEP: Final = 512
 _ALIGN: Final = 8
 _WINDOW: Final = 1 << 20
 _COLUMN_BYTES: Final = 3 * 8 + 2
+_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 class Direction(enum.IntEnum):
@@ -385,6 +386,11 @@ def read_metadata(body: bytes) -> Metadata:
     ):
         raise DamagedBlock("its metadata has values of the wrong type")
     return metadata
+
+
+def event_data(**facts: Any) -> bytes:
+    """Returns the data of an OPEN, CLOSE or CALL record: a JSON object in canonical form."""
+    return _json(facts).encode()
 
 
 def unpack_data(data: bytes) -> dict[str, Any] | None:

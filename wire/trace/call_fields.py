@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 from segstore.wire.endpoint import Endpoint
-from segstore.wire.trace.calls import TOKEN, messages_in
+from segstore.wire.trace.calls import TOKEN, is_message, messages_in, values_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,27 +102,12 @@ def _fields(message: Message, path: str) -> Iterator[tuple[str, CallField]]:
         yield path or "endpoint", CallField(text, (text,), "*")
     else:
         for field, value in message.ListFields():
-            for at, element in _values(field, value):
+            for at, element in values_in(field, value):
                 name = f"{path}.{field.name}{at}" if path else f"{field.name}{at}"
-                if field.message_type is None or _is_map_of_scalars(field):
-                    yield name, _scalar(field, element)
-                else:
+                if is_message(element):
                     yield from _fields(element, name)
-
-
-def _is_map_of_scalars(field: Any) -> bool:
-    kind = field.message_type
-    return bool(kind.GetOptions().map_entry) and kind.fields_by_name["value"].message_type is None
-
-
-def _values(field: Any, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields the values of a field, each with its place in a list or a map, "" for a single value."""
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        yield from ((f"[{key}]", value[key]) for key in sorted(value))
-    elif isinstance(value, str | bytes | bool | int | float) or hasattr(value, "ListFields"):
-        yield "", value
-    else:
-        yield from ((f"[{number}]", element) for number, element in enumerate(value))
+                else:
+                    yield name, _scalar(field, element)
 
 
 def _scalar(field: Any, value: Any) -> CallField:

@@ -9,17 +9,19 @@ Invariant: `Call.unpack` restores what `pack` wrote; anything else is None. Prot
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
+from collections.abc import Mapping
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from segstore.wire.printable import printable
-from segstore.wire.trace.blocks import Direction, unpack_data
+from segstore.wire.trace.blocks import Direction, event_data
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from google.protobuf.message import Message
 
@@ -43,21 +45,9 @@ _SHOWN_TEXT: Final = 96
 _SHOWN_PARTS: Final = 4
 """Characters of a text, and elements of a list, that a summary shows."""
 _SECRET_KEYS: Final = ("auth", "token", "secret", "passw", "cookie", "key", "credential", "session")
-_KEYS: Final = {"call": int, "rpc": str, "message": str, "metadata": dict, "peer": str, "status": str, "details": str}
 
 
-class _CallFields(NamedTuple):
-    number: int
-    rpc: str
-    message: bytes = b""
-    metadata: Mapping[str, str] = {}
-    peer: str = ""
-    status: str = ""
-    details: str = ""
-    omitted: int = 0
-
-
-class Call(_CallFields):
+class Call(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, dict=True):
     """The request or the answer of a controller call.
 
     number: from 1; the same for a request and its answer. rpc: the method's name. message: the protobuf message; empty
@@ -66,36 +56,28 @@ class Call(_CallFields):
     "" for a request. details: of the status. omitted: size of a message longer than `MOST_MESSAGE_BYTES`.
     """
 
+    number: int = msgspec.field(name="call")
+    rpc: str
+    message: bytes = b""
+    metadata: Mapping[str, str] = {}
+    peer: str = ""
+    status: str = ""
+    details: str = ""
+    omitted: int = 0
+
     def pack(self) -> bytes:
         """Returns the data of a CALL record."""
-        from segstore.wire.trace.writer import event_data
-
-        left_out = len(self.message) if len(self.message) > MOST_MESSAGE_BYTES else 0
-        kept = b"" if left_out else self.message
-        facts: dict[str, Any] = {"call": self.number, "rpc": self.rpc, "message": base64.b64encode(kept).decode()}
-        given = {"metadata": dict(self.metadata), "peer": self.peer, "status": self.status, "details": self.details}
-        facts |= {name: value for name, value in given.items() if value}
-        if left_out or self.omitted:
-            facts["omitted"] = left_out or self.omitted
-        return event_data(**facts)
+        size = len(self.message)
+        kept = self if size <= MOST_MESSAGE_BYTES else replace(self, message=b"", omitted=size)
+        return event_data(**{"message": "", **msgspec.to_builtins(kept)})
 
     @classmethod
     def unpack(cls, data: bytes) -> Call | None:
         """Reads the data of a CALL record; None if it is not that."""
-        facts = unpack_data(data)
-        if facts is None or not {"call", "rpc", "message"} <= facts.keys() <= _KEYS.keys() | {"omitted"}:
-            return None
-        if any(type(facts[name]) is not kind for name, kind in _KEYS.items() if name in facts):
-            return None
-        omitted, metadata = facts.get("omitted", 0), facts.get("metadata", {})
-        if type(omitted) is not int or not all(type(value) is str for value in metadata.values()):
-            return None
         try:
-            message = base64.b64decode(facts["message"], validate=True)
-        except (binascii.Error, ValueError):
+            return _decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-        peer, status, details = (facts.get(name, "") for name in ("peer", "status", "details"))
-        return cls(facts["call"], facts["rpc"], message, metadata, peer, status, details, omitted)
 
     @cached_property
     def content(self) -> Message | None:
@@ -171,6 +153,9 @@ class Call(_CallFields):
         return " ".join(part for part in (self.rpc, self.outcome, details, shown) if part)
 
 
+_decode: Final = msgspec.json.Decoder(Call).decode
+
+
 @cache
 def outcomes() -> frozenset[str]:
     """Returns all outcomes of answers: gRPC's statuses, and statuses in the answers' messages."""
@@ -218,14 +203,14 @@ def redacted_call(call: Call) -> Call:
     """
     metadata = {key: "*" * len(value) if _is_secret(key) else value for key, value in call.metadata.items()}
     if call.content is None:
-        return call._replace(message=b"", metadata=metadata, omitted=call.omitted or len(call.message))
+        return replace(call, message=b"", metadata=metadata, omitted=call.omitted or len(call.message))
     shown = type(call.content)()
     shown.CopyFrom(call.content)
     size = shown.ByteSize()
     shown.DiscardUnknownFields()  # a newer version's token may be among them
     if not _hide(shown) and shown.ByteSize() == size:
-        return call._replace(metadata=metadata)
-    return call._replace(message=shown.SerializeToString(deterministic=True), metadata=metadata)
+        return replace(call, metadata=metadata)
+    return replace(call, message=shown.SerializeToString(deterministic=True), metadata=metadata)
 
 
 def _is_secret(key: str) -> bool:
@@ -246,15 +231,22 @@ def _hide(message: Message) -> bool:
 
 def messages_in(field: Any, value: Any) -> Iterator[Message]:
     """Yields the messages in the value of a message's field."""
-    if field.type != field.TYPE_MESSAGE:
-        return
-    if field.message_type.GetOptions().map_entry:
-        if field.message_type.fields_by_name["value"].message_type is not None:
-            yield from value.values()
-    elif hasattr(value, "ListFields"):
-        yield value
+    return (element for _, element in values_in(field, value) if is_message(element))
+
+
+def values_in(field: Any, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the values of a message's field, each with its place in a list or a map, "" for a single value."""
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        yield from ((f"[{key}]", value[key]) for key in sorted(value))
+    elif isinstance(value, str | bytes | bool | int | float) or is_message(value):
+        yield "", value
     else:
-        yield from value
+        yield from ((f"[{number}]", element) for number, element in enumerate(value))
+
+
+def is_message(value: Any) -> bool:
+    """Whether a value of a field is a message."""
+    return hasattr(value, "ListFields")
 
 
 def _named(message: Message) -> Iterator[tuple[str, str]]:

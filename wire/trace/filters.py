@@ -29,7 +29,7 @@ import re
 import uuid
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.errors import WireError
@@ -76,8 +76,6 @@ _TYPES: Final = {
     **{cls.type_name.casefold(): cls.type_name for cls in COMMANDS.values()},
     Unknown.type_name.casefold(): Unknown.type_name,
 }
-
-_CLASSES: Final = {cls.type_name: cls for cls in COMMANDS.values()}
 
 _BLANK: Final = re.compile(r"\s*")
 _WORD: Final = re.compile(r"[^\s()\"'=<>!~]+")
@@ -225,19 +223,17 @@ _EXPECTED: Final = {
     "rules": "a rule such as lost-write",
     "data": "a text, or bytes such as 0x0aff",
 }
-_WORDS: Final[dict[str, dict[str, Any]]] = {
-    "kind": {kind: kind for kind in ("frame", "call", "open", "close", "bytes")},
-    "direction": {"request": 0, "reply": 1},
-    "flag": {"true": True, "false": False},
-}
 _GUESSED: Final = {"type": "command", "rpc": "method", "status": "status", "rules": "rule"}
 """Sort → the name of its words in errors that suggest the nearest word."""
-On = Literal["request", "reply"]
 _APPENDS: Final = "an append is APPEND_BLOCK_END, or CONDITIONAL_APPEND if it has a condition"
-_ACKS: Final = "an append is answered with DATA_APPENDED"
 _TRANSACTIONS: Final = (
     "transactions are calls, such as rpc = commitTransaction; of the requests of one, segment ~ *#transaction.* holds"
 )
+_MEANT: Final = {
+    **dict.fromkeys(("append", "write", "events"), _APPENDS),
+    **dict.fromkeys(("abort", "commit", "transaction", "txn"), _TRANSACTIONS),
+}
+"""Words that are no type, and the types or calls that they mean."""
 _OPERATORS: Final = {
     **dict.fromkeys(("number", "size", "time"), ("=", "!=", "<", "<=", ">", ">=")),
     **dict.fromkeys(("kind", "direction", "flag"), ("=", "!=")),
@@ -258,7 +254,7 @@ def language() -> dict[str, Any]:
         "names": {name: entry.sort for name, entry in _NAMES.items()},
         "expected": _EXPECTED,
         "operators": _OPERATORS,
-        "words": {**{sort: known() for sort, known in _KNOWN.items()}, **_WORDS},
+        "words": {sort: words() for sort, words in _WORDS.items()},
         "units": {"size": _SIZES, "time": _TIMES},
         "data_bytes": MOST_SEARCHED,
     }
@@ -304,14 +300,11 @@ class Filter:
         return f"parse_filter({self.text!r})"
 
 
-def parse_filter(text: str, on: On | None = None) -> Filter:
-    """Compiles a filter. on: whether only requests, or only replies, can match, for suggestions in errors.
-
-    Raises FilterError.
-    """
+def parse_filter(text: str) -> Filter:
+    """Compiles a filter. Raises FilterError."""
     if len(text) > MOST_TEXT:
         raise FilterError(1, f"at most {MOST_TEXT} characters", text)
-    parser = _Parser(text, on)
+    parser = _Parser(text)
     holds = parser.either(0)
     if parser.peek():
         parser.fail("'and', 'or' or the end")
@@ -322,9 +315,8 @@ def parse_filter(text: str, on: On | None = None) -> Filter:
 class _Parser:
     """A recursive descent parser; each method consumes the text that it parses."""
 
-    def __init__(self, text: str, on: On | None) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
-        self.on = on
         self.at = 0
         self.names: set[str] = set()
         self.types: set[str] = set()
@@ -490,14 +482,12 @@ class _Parser:
         self.peek()
         start = self.at
         text = self.text_value() if self.peek() else self.fail(_EXPECTED[sort])
+        words = _WORDS[sort]() if sort in _WORDS else {}
         try:
-            return _VALUES[sort](text)
+            return words[text.casefold()] if words else _VALUES[sort](text)
         except (ValueError, KeyError) as cause:
-            known = _KNOWN.get(sort, dict)()
-            hints = {word: f"{name}?" for word, name in known.items()}
-            if sort == "type":
-                hints = {word: hints[word] for word, name in known.items() if _may_be(name, self.on)} | _meant(self.on)
-            near = difflib.get_close_matches(text.casefold(), hints, 1)
+            hints = {word: f"{name}?" for word, name in words.items()} | (_MEANT if sort == "type" else {})
+            near = difflib.get_close_matches(text.casefold(), hints, 1) if sort in _GUESSED else ()
             expected = f"a {_GUESSED[sort]} ({hints[near[0]]})" if near else _EXPECTED[sort]
             raise FilterError(start + 1, expected, text) from cause
 
@@ -505,33 +495,6 @@ class _Parser:
 def _never(_: Any) -> bool:
     """The test of a comparison that no record matches."""
     return False
-
-
-def _may_be(name: str, on: On | None) -> bool:
-    """Whether a request, or a reply, can have a type. An append has the type of its end, or CONDITIONAL_APPEND."""
-    cls = _CLASSES.get(name)
-    if on is None or cls is None:
-        return True
-    if on == "reply":
-        return cls.is_reply or name in ("HELLO", "KEEP_ALIVE")
-    return name == "APPEND_BLOCK_END" or (cls.is_request and name != "CONDITIONAL_BLOCK_END")
-
-
-def _meant(on: On | None) -> dict[str, str]:
-    """Returns suggestions for unknown types: a word in lower case → the types that contain it."""
-    types: dict[str, list[str]] = {}
-    for cls in COMMANDS.values():
-        if _may_be(cls.type_name, on or "request"):
-            for word in cls.type_name.casefold().split("_"):
-                types.setdefault(word, []).append(cls.type_name)
-    meant = {
-        word: ", ".join(names[:6]) + (" …?" if len(names) > 6 else "?")
-        for word, names in types.items()
-        if word not in _TYPES
-    }
-    appends = _ACKS if on == "reply" else _APPENDS
-    meant |= dict.fromkeys(("append", "write", "events"), appends)
-    return meant | dict.fromkeys(("abort", "commit", "transaction", "txn"), _TRANSACTIONS)
 
 
 def _quantity(units: dict[str, int], fold: Callable[[str], str]) -> Callable[[str], int]:
@@ -565,25 +528,17 @@ def _rules() -> dict[str, str]:
     return {rule: rule for rule in RULES}
 
 
-_KNOWN: Final[dict[str, Callable[[], dict[str, str]]]] = {
+_WORDS: Final[dict[str, Callable[[], dict[str, Any]]]] = {
     "type": lambda: _TYPES,
     "rpc": _methods,
     "status": _statuses,
     "rules": _rules,
+    "kind": lambda: {kind: kind for kind in ("frame", "call", "open", "close", "bytes")},
+    "direction": lambda: {"request": 0, "reply": 1},
+    "flag": lambda: {"true": True, "false": False},
 }
-"""The words of the sorts in `_GUESSED`, by their names in lower case."""
-
-
-def _one_of(words: dict[str, Any]) -> Callable[[str], Any]:
-    return lambda text: words[text.casefold()]
-
-
+"""Sort → its words, by their names in lower case."""
 _VALUES: Final[dict[str, Callable[[str], Any]]] = {
-    "type": _one_of(_TYPES),
-    "rpc": lambda text: _methods()[text.casefold()],
-    "status": lambda text: _statuses()[text.casefold()],
-    "rules": lambda text: _rules()[text.casefold()],
-    **{sort: _one_of(words) for sort, words in _WORDS.items()},
     "number": int,
     "uuid": lambda text: str(uuid.UUID(text)),
     "size": _quantity(_SIZES, str.upper),

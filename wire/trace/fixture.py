@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import json
 from codecs import BOM_UTF8
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from segstore.wire.codec import decode, encode
@@ -31,10 +32,17 @@ from segstore.wire.errors import BadField, WireError
 from segstore.wire.inspect import command_named
 from segstore.wire.printable import printable
 from segstore.wire.schema import Command, Unknown
-from segstore.wire.trace.blocks import Direction, Metadata, Record, RecordKind, TraceError, TraceVersionError
+from segstore.wire.trace.blocks import (
+    Direction,
+    Metadata,
+    Record,
+    RecordKind,
+    TraceError,
+    TraceVersionError,
+    event_data,
+)
 from segstore.wire.trace.calls import CONTROLLER, Call, message_of
-from segstore.wire.trace.writer import event_data
-from segstore.wire.validation import DuplicateKey, unique
+from segstore.wire.validation import json_object, refuse_others
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,9 +53,13 @@ LONGEST_LINE: Final = 1 << 26
 
 _FIRST_KEY: Final = "segstore_trace"
 _HEADER_KEYS: Final = (_FIRST_KEY, "wire_version", "recorder", "start_ns", "values")
-_CONTENTS: Final = ("type", "hex", "bytes", "open", "close", "rpc")
 _OF_CALL: Final = ("call", "status", "details", "metadata", "peer", "omitted")
-_KEYS: Final = ("at_ns", "conn", "dir", *_CONTENTS, "fields", "note", *_OF_CALL, "message")
+_CONTENTS: Final[dict[str, tuple[str, ...]]] = {
+    "type": ("fields",),
+    "rpc": ("fields", "message", *_OF_CALL),
+    **dict.fromkeys(("hex", "bytes", "open", "close"), ()),
+}
+"""The key of a line's content → the keys that may be beside it."""
 _EVENTS: Final = {RecordKind.OPEN: "open", RecordKind.CLOSE: "close"}
 _DIRECTIONS: Final = {"request": Direction.REQUEST, "reply": Direction.REPLY}
 _WORDS: Final = {int: "a whole number", str: "a text", dict: "an object"}
@@ -202,146 +214,123 @@ def decode_line(line: bytes, number: int) -> str:
 
 def header_from_line(line: str, number: int = 1) -> FixtureHeader:
     """Reads the first line. Raises FixtureError, TraceVersionError."""
-    first = _Line.parse(line, number)
-    version = first.values.get(_FIRST_KEY)
-    if type(version) is not int:
-        raise first.error(f"the first line of a fixture has a number under {_FIRST_KEY!r}")
-    if version != FIXTURE_VERSION:
-        raise TraceVersionError(
-            f"the fixture has version {version}; this release reads version {FIXTURE_VERSION}",
-            limit=FIXTURE_VERSION,
-            actual=version,
-        )
-    first.refuse_others(_HEADER_KEYS)
-    values = first.value("values", dict, {})
-    for name, value in values.items():
-        if type(value) is not str:
-            raise first.error("a text is needed", f"values.{name}", value)
-    metadata = Metadata(first.value("wire_version", int, 0), first.value("recorder", str, ""), values)
-    return FixtureHeader(metadata, first.int64("start_ns", default=0))
+    with _numbered(number):
+        values = json_object(line)
+        version = values.get(_FIRST_KEY)
+        if type(version) is not int:
+            raise BadField(f"the first line of a fixture has a number under {_FIRST_KEY!r}")
+        if version != FIXTURE_VERSION:
+            raise TraceVersionError(
+                f"the fixture has version {version}; this release reads version {FIXTURE_VERSION}",
+                limit=FIXTURE_VERSION,
+                actual=version,
+            )
+        refuse_others(values, _HEADER_KEYS)
+        named = _value(values, "values", dict, {})
+        for name, value in named.items():
+            if type(value) is not str:
+                raise BadField("a text is needed", field=f"values.{name}", actual=value)
+        metadata = Metadata(_value(values, "wire_version", int, 0), _value(values, "recorder", str, ""), named)
+        return FixtureHeader(metadata, _int64(values, "start_ns", default=0))
 
 
 def from_line(line: str, header: FixtureHeader, number: int) -> Record:
     """Reads a line after the first. Raises FixtureError."""
-    read = _Line.parse(line, number)
-    read.refuse_others(_KEYS)
-    contents = [key for key in _CONTENTS if key in read.values]
-    if len(contents) != 1:
-        raise read.error(f"exactly one of {', '.join(_CONTENTS)} is needed, not {len(contents)}")
-    (content,) = contents
-    if content not in ("type", "rpc") and "fields" in read.values:
-        raise read.error(f"fields belong to a type, not to {content}", "fields")
-    if content != "rpc" and (extra := next((key for key in (*_OF_CALL, "message") if key in read.values), None)):
-        raise read.error(f"{extra} belongs to an rpc, not to {content}", extra)
-    at_ns, connection = read.int64("at_ns", header.start_ns), read.int64("conn")
-    way = read.value("dir", str, "request" if content in ("open", "close") else None)
-    if way not in _DIRECTIONS:
-        raise read.error(f"{way!r} is neither request nor reply", "dir", way)
-    kind, data = _content(content, read, _DIRECTIONS[way])
-    return Record(at_ns, connection, _DIRECTIONS[way], kind, data)
+    with _numbered(number):
+        values = json_object(line)
+        contents = [key for key in _CONTENTS if key in values]
+        if len(contents) != 1:
+            raise BadField(f"exactly one of {', '.join(_CONTENTS)} is needed, not {len(contents)}")
+        (content,) = contents
+        refuse_others(values, ("at_ns", "conn", "dir", content, *_CONTENTS[content], "note"))
+        at_ns, connection = _int64(values, "at_ns", header.start_ns), _int64(values, "conn")
+        way = _value(values, "dir", str, "request" if content in ("open", "close") else None)
+        if way not in _DIRECTIONS:
+            raise BadField(f"{way!r} is neither request nor reply", field="dir", actual=way)
+        kind, data = _content(content, values, _DIRECTIONS[way])
+        return Record(at_ns, connection, _DIRECTIONS[way], kind, data)
 
 
-class _Line(NamedTuple):
-    """The values of a line. number: from 1."""
-
-    number: int
-    values: dict[str, Any]
-
-    @classmethod
-    def parse(cls, text: str, number: int) -> _Line:
-        try:
-            values = json.loads(text, object_pairs_hook=unique)
-        except json.JSONDecodeError as cause:
-            raise FixtureError(f"not JSON at column {cause.colno}: {cause.msg}", line=number) from cause
-        except DuplicateKey as cause:
-            raise FixtureError("the key is duplicated", line=number, field=cause.key) from cause
-        except (ValueError, RecursionError) as cause:
-            raise FixtureError(f"not JSON of a trace: {cause}", line=number) from cause
-        if not isinstance(values, dict):
-            raise FixtureError(f"an object is needed, not {type(values).__name__}", line=number)
-        return cls(number, values)
-
-    def error(self, message: str, field: str | None = None, actual: Any = None) -> FixtureError:
-        return FixtureError(message, line=self.number, field=field, actual=actual)
-
-    def refuse_others(self, keys: tuple[str, ...]) -> None:
-        for key in self.values:
-            if key not in keys:
-                raise self.error(f"there is no such key; there are {', '.join(keys)}", key)
-
-    def value(self, key: str, kind: type, default: Any = None) -> Any:
-        value = self.values.get(key, default)
-        if value is None and key not in self.values:
-            raise self.error("the key is missing", key)
-        if type(value) is not kind:
-            raise self.error(f"{_WORDS[kind]} is needed, not {value!r:.40}", key, value)
-        return value
-
-    def int64(self, key: str, more: int = 0, default: int | None = None) -> int:
-        value: int = self.value(key, int, default) + more
-        if not -_INT64 <= value < _INT64:
-            # The message omits the value, because the sum may have more digits than Python converts.
-            raise self.error("the number exceeds 64 bits", key)
-        return value
-
-    def from_hex(self, key: str) -> bytes:
-        text = self.value(key, str)
-        try:
-            return bytes.fromhex(text)
-        except ValueError as cause:
-            raise self.error(f"not hex: {cause}", key) from cause
+@contextmanager
+def _numbered(line: int) -> Iterator[None]:
+    """Turns errors about a line into errors that have its number."""
+    try:
+        yield
+    except BadField as cause:
+        raise FixtureError(cause.message, line=line, field=cause.field, actual=cause.actual) from cause
 
 
-def _content(content: str, line: _Line, direction: Direction) -> tuple[RecordKind, bytes]:
+def _value(values: dict[str, Any], key: str, kind: type, default: Any = None) -> Any:
+    value = values.get(key, default)
+    if value is None and key not in values:
+        raise BadField("the key is missing", field=key)
+    if type(value) is not kind:
+        raise BadField(f"{_WORDS[kind]} is needed, not {value!r:.40}", field=key, actual=value)
+    return value
+
+
+def _int64(values: dict[str, Any], key: str, more: int = 0, default: int | None = None) -> int:
+    value: int = _value(values, key, int, default) + more
+    if not -_INT64 <= value < _INT64:
+        # The message omits the value, because the sum may have more digits than Python converts.
+        raise BadField("the number exceeds 64 bits", field=key)
+    return value
+
+
+def _bytes(values: dict[str, Any], key: str) -> bytes:
+    text = _value(values, key, str)
+    try:
+        return bytes.fromhex(text)
+    except ValueError as cause:
+        raise BadField(f"not hex: {cause}", field=key) from cause
+
+
+def _content(content: str, values: dict[str, Any], direction: Direction) -> tuple[RecordKind, bytes]:
     match content:
         case "rpc":
-            return RecordKind.CALL, _call(line, direction)
+            return RecordKind.CALL, _call(values, direction)
         case "type":
-            return RecordKind.FRAME, _frame(line)
+            return RecordKind.FRAME, _frame(values)
         case "hex":
-            return RecordKind.FRAME, line.from_hex("hex")
+            return RecordKind.FRAME, _bytes(values, "hex")
         case "bytes":
-            return RecordKind.BYTES, line.from_hex("bytes")
+            return RecordKind.BYTES, _bytes(values, "bytes")
     kind = RecordKind.OPEN if content == "open" else RecordKind.CLOSE
-    if isinstance(line.values[content], str):
-        return kind, line.from_hex(content)
-    return kind, event_data(**line.value(content, dict))
+    if isinstance(values[content], str):
+        return kind, _bytes(values, content)
+    return kind, event_data(**_value(values, content, dict))
 
 
-def _frame(line: _Line) -> bytes:
-    try:
-        cls = command_named(line.value("type", str))
-    except BadField as cause:
-        raise line.error(cause.message, "type", cause.actual) from cause
-    fields = line.value("fields", dict, {})
+def _frame(values: dict[str, Any]) -> bytes:
+    cls = command_named(_value(values, "type", str))
+    fields = _value(values, "fields", dict, {})
     try:
         return encode(cls.from_dict(fields))
     except WireError as cause:
         field = f"fields.{cause.field}" if cause.field else "fields"
-        raise line.error(f"{cls.type_name}: {cause.message}", field, cause.actual) from cause
+        raise BadField(f"{cls.type_name}: {cause.message}", field=field, actual=cause.actual) from cause
 
 
-def _call(line: _Line, direction: Direction) -> bytes:
-    rpc = line.value("rpc", str)
-    if "call" not in line.values:
-        return line.from_hex("rpc")
-    number, metadata = line.value("call", int), line.value("metadata", dict, {})
-    peer, status, details = (line.value(key, str, "") for key in ("peer", "status", "details"))
-    if "message" in line.values:
-        message = line.from_hex("message")
+def _call(values: dict[str, Any], direction: Direction) -> bytes:
+    rpc = _value(values, "rpc", str)
+    if "call" not in values:
+        return _bytes(values, "rpc")
+    number, metadata = _value(values, "call", int), _value(values, "metadata", dict, {})
+    peer, status, details = (_value(values, key, str, "") for key in ("peer", "status", "details"))
+    if "message" in values:
+        message = _bytes(values, "message")
     else:
-        fields = line.value("fields", dict, {})
+        fields = _value(values, "fields", dict, {})
         try:
             message = message_of(rpc, direction, fields) if fields else b""
         except ValueError as cause:
-            raise line.error(f"{rpc}: {cause}", "fields") from cause
-    call = Call(number, rpc, message, metadata, peer, status, details, line.value("omitted", int, 0))
-    connection = line.values["conn"]
-    if connection != CONTROLLER:
-        raise line.error(f"calls are on connection {CONTROLLER}", "conn", connection)
+            raise BadField(f"{rpc}: {cause}", field="fields") from cause
+    call = Call(number, rpc, message, metadata, peer, status, details, _value(values, "omitted", int, 0))
+    if values["conn"] != CONTROLLER:
+        raise BadField(f"calls are on connection {CONTROLLER}", field="conn", actual=values["conn"])
     if flaw := _flaw(call, direction):
-        raise line.error(flaw, "status", call.status)
+        raise BadField(flaw, field="status", actual=call.status)
     packed = call.pack()
     if Call.unpack(packed) is None:
-        raise line.error("a text is needed for each key", "metadata")
+        raise BadField("a text in valid Unicode is needed for each key", field="metadata")
     return packed

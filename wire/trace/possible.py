@@ -16,7 +16,7 @@ from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from segstore.wire.schema import Command
     from segstore.wire.trace.filters import Filter
@@ -32,44 +32,35 @@ _APPENDS: Final = "an append is APPEND_BLOCK_END here, or CONDITIONAL_APPEND if 
 _INSIDE: Final = frozenset({"EVENT", "PARTIAL_EVENT", "PADDING"})
 """The frames that only append blocks contain."""
 _PARTS_OF_APPENDS: Final = _INSIDE | {"APPEND_BLOCK", "CONDITIONAL_BLOCK_END"}
-_REPLIES: Final = frozenset(command.type_name for command in COMMANDS.values() if command.is_reply)
-_BOTH: Final = frozenset({*(cls.type_name for cls in _OF_BOTH), Unknown.type_name})
 _NO_OUTCOME: Final = {"failure": False, "status": None, "latency_ns": None}
 _NO_FRAME: Final = {"code": None, "segments": (), "request_id": None, "writer_id": None, "payloads": ()}
 
 
-def check_types(match: Filter, *, replies: bool = False) -> None:
-    """Raises ValueError if a filter of requests, or of replies, names a type that no request, or no reply, has."""
-    for name in sorted(match.types - _BOTH):
-        if name in _PARTS_OF_APPENDS:
-            raise ValueError(f"type = {name}: no {'reply' if replies else 'request'} has this type; {_APPENDS}")
-        if name in _REPLIES and not replies:
-            raise ValueError(
-                f"type = {name}: it is a reply and no request has this type; name the request's type; {_ON_REPLIES}"
-            )
-        if name not in _REPLIES and replies:
-            raise ValueError(f"type = {name}: it is a request and no reply has this type; without on: reply it matches")
-
-
 def check_possible(match: Filter, among: Among) -> None:
     """Raises ValueError for a filter that no record of a kind can match."""
-    if among != "trace":
-        check_types(match, replies=among == "reply")
     if possible(match, among):
         return
     subjects = list(subjects_of(match, among))
     never = [
         part for part in match.parts if not any(_may_match([part], subject) for subject in subjects)
     ] or match.parts
-    hint = ""
-    if among != "trace":
-        other: Among = "request" if among == "reply" else "reply"
-        if any(_may_match(never, subject) for subject in subjects_of(match, other)):
-            hint = f"; {_ON_REPLIES}" if among == "log" else f"; with on: {other} one may"
     what = "record of a trace" if among == "trace" else "reply" if among == "reply" else "request"
     if match.about_calls and among != "trace":
         what += " of a controller call"
-    raise ValueError(f"{printable(' and '.join(text for text, _ in never), SHOWN)}: no {what} can match this{hint}")
+    shown = printable(" and ".join(text for text, _ in never), SHOWN)
+    raise ValueError(f"{shown}: no {what} can match this{_hint(match, never, among)}")
+
+
+def _hint(match: Filter, never: Sequence[tuple[str, Callable[[Any], bool]]], among: Among) -> str:
+    """Returns what may be meant by the parts that never match, to be added to an error."""
+    if among == "trace":
+        return ""
+    if not match.types.isdisjoint(_PARTS_OF_APPENDS):
+        return f"; {_APPENDS}"
+    other: Among = "request" if among == "reply" else "reply"
+    if not any(_may_match(never, subject) for subject in subjects_of(match, other)):
+        return ""
+    return f"; {_ON_REPLIES}" if among == "log" else f"; with on: {other} one may"
 
 
 def possible(match: Filter, among: Among) -> list[SimpleNamespace]:

@@ -10,7 +10,6 @@ it took is in exactly one record, in order. No I/O, no clock.
 
 from __future__ import annotations
 
-import json
 import struct
 from array import array
 from operator import itemgetter
@@ -26,6 +25,7 @@ from segstore.wire.trace.blocks import (
     Record,
     RecordKind,
     TraceRows,
+    event_data,
     metadata_block,
 )
 from segstore.wire.trace.calls import CONTROLLER, redacted_call
@@ -64,7 +64,6 @@ _MOST_OVERHEAD: Final = 2
 """A block is due when its rows take this many times its intended size, as with many tiny records."""
 _Half = bytearray | list["Buffer"]
 """The bytes of an incomplete frame so far: a copy, or parts, of which the memoryviews are where they were received."""
-_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 _FIRST_NS: Final = -(1 << 63)
 _LAST_NS: Final = (1 << 63) - 1
 _read_header = struct.Struct(">ii").unpack_from
@@ -76,11 +75,6 @@ def make_mark(own: bytes) -> bytes:
     if len(own) != MARK_BYTES - len(MAGIC):
         raise ValueError(f"a mark takes {MARK_BYTES - len(MAGIC)} bytes, not {len(own)}")
     return MAGIC + own
-
-
-def event_data(**facts: Any) -> bytes:
-    """Returns the data of an OPEN or CLOSE record: a JSON object in canonical form."""
-    return _json(facts).encode()
 
 
 class RecordWriter:

@@ -42,7 +42,7 @@ def _match(ctx: click.Context, option: click.Parameter, text: str) -> str:
 
     try:
         if text.strip():
-            check_possible(parse_filter(text, "request"), "log")
+            check_possible(parse_filter(text), "log")
     except (FilterError, ValueError) as error:
         raise click.BadParameter(str(error), ctx, option) from error
     return text

@@ -151,7 +151,7 @@ async def test_a_mistyped_name_is_refused_with_the_nearest_one(http: httpx.Async
         ("POST", "faults", [], "body", "an object is needed"),
         ("GET", "requests?mtach=x", None, "query.mtach", "there is no such parameter (match?)"),
         ("GET", "health?x=1", None, "query.x", "there are no parameters"),
-        ("GET", "requests?match=type%20=%20EVENT", None, "query.match", "no request has this type"),
+        ("GET", "requests?match=type%20=%20EVENT", None, "query.match", "no request can match this"),
         ("GET", "requests?match=status%20=%20STREAM_EXIST", None, "query.match", "STREAM_EXISTS?"),
     ]:
         status, sentence, place = refusal(await http.request(method, f"/v1/{path}", json=body))

@@ -108,7 +108,7 @@ async def test_what_a_client_sends_that_is_no_request_is_found_by_its_type(
 ) -> None:
     query = {"match": "type = SEGMENT_CREATED"}
     status, said, _ = refusal(await http.get("/v1/requests", params=query))
-    assert (status, "no request has this type" in said) == (422, True)
+    assert (status, "no request can match this" in said) == (422, True)
     peer.send(SegmentCreated(1, SEGMENT))
     await until(lambda: not mock.server.hub.connections)
     (found,) = (await http.get("/v1/requests", params=query)).json()["requests"]

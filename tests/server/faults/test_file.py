@@ -124,7 +124,7 @@ def test_errors_in_json_are_named_with_their_lines() -> None:
         ({"match": "type = APPEND_BLOCK_END and failure"}, "failure: no request can match this; with on: reply"),
         ({"match": "direction = request", "on": "reply"}, "direction = request: no reply can match this"),
         ({"match": "rpc = createStream and type = HELLO"}, "type = HELLO: no request of a controller call"),
-        ({"match": "type = EVENT"}, "no request has this type; an append is APPEND_BLOCK_END here"),
+        ({"match": "type = EVENT"}, "no request can match this; an append is APPEND_BLOCK_END here"),
         ({"match": "rpc = createStream", "store": 1}, "store: controller calls"),
         ({"nth": [2, 3], "skip": 3}, "nth: skip 3 and every 1 leave none"),
         ({"nth": 3, "every": 2}, "nth: skip 0 and every 2 leave none"),

@@ -64,7 +64,6 @@ def test_a_line_of_a_fixture_restores_a_call(call: Call, direction: Direction) -
         b"",
         b"[]",
         b"{}",
-        b'{"call":1,"rpc":"x"}',
         b'{"call":"1","rpc":"x","message":""}',
         b'{"call":1,"rpc":"x","message":"*"}',
         b'{"call":1,"rpc":"x","message":"","metadata":{"a":1}}',

@@ -127,7 +127,7 @@ WRONG: list[tuple[dict[str, Any], str | None, str]] = [
     ({"close": "0"}, "close", "not hex"),
     ({"hex": "00", "bytes": "00"}, None, "exactly one of"),
     ({}, None, "exactly one of"),
-    ({"hex": "00", "fields": {}}, "fields", "belong to a type"),
+    ({"hex": "00", "fields": {}}, "fields", "no such key here"),
     ({"hex": "00", "comment": ""}, "comment", "no such key"),
     ({"hex": "00", "dir": "in"}, "dir", "neither request nor reply"),
     ({"hex": "00", "dir": None}, "dir", "a text is needed"),
@@ -154,10 +154,10 @@ def test_an_invalid_edit_is_refused_with_line_and_field(line: dict[str, Any], fi
     [
         ("{", "not JSON at column 2"),
         ("[]", "an object is needed"),
-        ("[" * 100_000, "not JSON of a trace"),
+        ("[" * 100_000, "not JSON"),
         ('{"conn": 1, "dir": "request", "hex": "00"}', "at_ns: the key is missing"),
         ('{"at_ns": 0, "conn": 1, "hex": "00"}', "dir: the key is missing"),
-        ('{"at_ns": 0, "at_ns": 1, "conn": 1, "dir": "reply", "hex": ""}', "at_ns: the key is duplicated"),
+        ('{"at_ns": 0, "at_ns": 1, "conn": 1, "dir": "reply", "hex": ""}', "at_ns: the key appears twice"),
     ],
 )
 def test_a_line_that_is_no_record_is_named(line: str, said: str) -> None:
