@@ -8,7 +8,7 @@ from segstore.client.stream.events import EventAssembler, EventDecoder, FramedEv
 from segstore.client.stream.read_ahead import ReadAhead
 from segstore.client.stream.revisioned import Entry, Revision, RevisionedStream
 from segstore.client.stream.routers import HashedKey, PartialRoundRobin, RoundRobin, Router, SinglePartition
-from segstore.client.stream.stream_client import Successors
+from segstore.client.stream.stream_client import successors_of
 from segstore.client.stream.synchronizer import StateRules, StateSynchronizer
 from segstore.client.stream.transactions import Transaction, TransactionWriter
 
@@ -35,12 +35,12 @@ __all__ = [
     "StateRules",
     "StateSynchronizer",
     "StreamEvent",
-    "Successors",
     "Transaction",
     "TransactionWriter",
     "check_cut",
     "check_cut_with",
     "event_ranges",
     "frame_event",
+    "successors_of",
     "tail_of",
 ]

@@ -30,7 +30,7 @@ from segstore.client.routing import SegmentRange
 from segstore.client.segment import SegmentReader
 from segstore.client.stream.events import EventAssembler
 from segstore.client.stream.read_ahead import ReadAhead
-from segstore.client.stream.stream_client import StreamClient, Successors
+from segstore.client.stream.stream_client import StreamClient, successors_of
 from segstore.wire.names import split_segment_id
 
 From = Literal["head", "tail"] | Mapping[int, int]
@@ -151,7 +151,6 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         super().__init__(cluster, scope, stream)
         self._cut: dict[int, int] = {}
         self._from = checked_place(scope, stream, from_)
-        self._successors = Successors(self._controller, self._settings, self._pool.random)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._readers: dict[int, SegmentReader] = {}
         self._ended: set[int] = set()
@@ -193,14 +192,14 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
     async def _follow(self, segment_id: int, reader: SegmentReader) -> None:
         with self._ahead.producing(f"reading {reader.segment}", segment=reader.segment):
             try:
-                limit, begun = self._settings.max_large_event_bytes, reader.offset
-                decoder = EventAssembler(reader.segment, begun, limit, StreamEvent, segment_id)
+                limit = self._settings.max_large_event_bytes
+                decoder = EventAssembler(reader.segment, reader.offset, limit, StreamEvent, segment_id)
                 try:
                     await self._ahead.fill(segment_id, reader, decoder)
                 except SegmentMissing as error:
                     await self._check_stream(error)
                     raise
-                self._end(segment_id, await self._successors.of(reader.segment, in_vain=reader.offset == begun))
+                self._end(segment_id, await successors_of(self._cluster, reader.segment))
             finally:
                 reader.close()
                 del self._tasks[segment_id]

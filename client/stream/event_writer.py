@@ -39,7 +39,7 @@ from segstore.client.segment import SegmentWriter, SegmentWriterStats, WriterSta
 from segstore.client.stream.events import whole_event
 from segstore.client.stream.large_events import LargeEventWriter
 from segstore.client.stream.routers import HashedKey, Router
-from segstore.client.stream.stream_client import StreamClient, Successors
+from segstore.client.stream.stream_client import StreamClient, successors_of
 from segstore.wire.names import writer_id
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,6 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             self._largest = max(self._largest, settings.max_large_event_bytes)
         self._new_future = asyncio.get_running_loop().create_future
         self._budget = self._pool.budget
-        self._successors = Successors(self._controller, settings, random)
         self.large_events: Final = LargeEventWriter(self._pool, self._locations)
         self._choice = (router or HashedKey()).choice(random)
         self._router: RangeRouter | None = None
@@ -277,8 +276,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
     async def _reroute(self, segment: SegmentRange, writer: SegmentWriter, error: SegmentOver) -> None:
         try:
-            in_vain = not writer.set_ups or (writer.segment_length < 0 and bool(writer.unsettled))
-            successors = await self._successors.of(segment.name, in_vain=in_vain)
+            successors = await successors_of(self._cluster, segment.name)
             if not successors:
                 raise StreamSealed(f"stream {self._name} is sealed", stream=self._name) from error
             router = self._router

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
-from random import Random
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
@@ -12,7 +11,7 @@ import pytest
 
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Endpoint, FixedStore
-from segstore.client.controller import Cluster, Controller, ControllerChannels, name_of
+from segstore.client.controller import Cluster, Controller, ControllerChannels
 from segstore.client.controller.channels import NodeResponse
 from segstore.client.errors import NoSuchTable, PeerRefused, ProtocolViolation, RetriesExhausted
 from segstore.client.groups import GroupReader
@@ -21,7 +20,7 @@ from segstore.client.groups.state import Draft
 from segstore.client.groups.table import GroupTable
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentReader, SegmentWriter, WriterState
-from segstore.client.stream import ByteReader, EventReader, EventWriter, RevisionedStream, StateSynchronizer, Successors
+from segstore.client.stream import ByteReader, EventReader, EventWriter, RevisionedStream, StateSynchronizer
 from segstore.wire import (
     AppendSetup,
     Command,
@@ -199,47 +198,6 @@ async def test_successors_in_a_circle_are_an_error(circle: list[int], user: User
         with pytest.raises(ProtocolViolation, match=r"says that a/s/0\.#epoch\.\d follows .* not of an earlier epoch"):
             await user(pool, liar.controller, store)
     assert liar.asked <= 2 * len(circle) + 1
-
-
-@looped("user", USERS)
-async def test_successors_without_end_are_followed_until_the_recovery_deadline(user: User) -> None:
-    liar = LyingController(lambda each: [each + of(1)])
-    async with store_of(ended, settings(recovery_timeout_ms=500)) as (_, pool, store):
-        with pytest.raises(RetriesExhausted, match=r"ended one after another in .* nothing was read") as caught:
-            await user(pool, liar.controller, store)
-    assert caught.value.details["bounded_by"] == "recovery_timeout_ms"
-    # All successors until then were followed, each once.
-    assert caught.value.segment == name_of("a", "s", of(int(caught.value.actual or 0) - 1))
-
-
-class Steps:
-    """A clock set by a test."""
-
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@looped(("step_s", "in_vain", "ends"), [(0.5, True, True), (0.5, False, False), (1.5, True, False)])
-async def test_only_unused_segments_that_end_at_once_count_against_the_deadline(
-    step_s: float, in_vain: bool, ends: bool
-) -> None:
-    liar, clock = LyingController(lambda each: [each + of(1)]), Steps()
-    successors = Successors(liar.controller, settings(recovery_timeout_ms=10_000), Random(1), now_s=clock)
-    segment, followed = SEGMENT, 0
-    try:
-        for _ in range(100):
-            (found,) = await successors.of(segment, in_vain=in_vain)
-            segment, followed = found.segment.name, followed + 1
-            clock.now_s += step_s
-    except RetriesExhausted:
-        assert ends
-        assert followed == 20
-    else:
-        assert not ends
-    assert len(successors._chains) <= 1
 
 
 def empty(*, at_tail: bool, length: int = 0, sealed: bool = False) -> Callable[[ScriptedPeer, Command], None]:
