@@ -45,7 +45,6 @@ from segstore.client.connection import (
 from segstore.client.errors import ClientError, EventTooLarge, ProtocolViolation, SegmentOver, WriterFenced, failure
 from segstore.client.segment.setup import RECOVERABLE, WriterSetup
 from segstore.client.segment.states import WriterEvent, WriterState, after
-from segstore.client.segment.waits import AppendWaits
 from segstore.wire import AppendSetup, Buffer, Command, DataAppended, InvalidEventNumber
 from segstore.wire.blocks import BLOCK_BYTES, EVENT_HEADER_BYTES, BlockSizeTracker
 
@@ -71,9 +70,11 @@ class WriterMachine:
         "__weakref__",
         "_carry",
         "_carrying",
+        "_changed",
         "_deferred_end",
         "_error",
         "_events",
+        "_failed_from",
         "_flow",
         "_largest",
         "_loop",
@@ -84,7 +85,6 @@ class WriterMachine:
         "_sizing",
         "_timer",
         "_trying",
-        "_waits",
         "frame_events",
         "request_id",
         "segment",
@@ -140,8 +140,10 @@ class WriterMachine:
         self._trying = False
         """Whether only the first append to resend is in flight; the others wait for its ack."""
         self._error: ClientError | None = None
-        self._waits: AppendWaits | None = None
-        """Exists only while there are waiters, so that writing without waiting costs nothing."""
+        self._failed_from = 0
+        """Number of items settled before the error that ended the writer."""
+        self._changed: asyncio.Future[None] | None = None
+        """Resolves at the next change that a coroutine may wait for; None while there are no waiters."""
         self._sizing: BlockSizeTracker | None = None
         self._setup = WriterSetup(self, pool, locations, segment, self.writer_id)
         self.request_id: Final = self._setup.request_id
@@ -166,27 +168,14 @@ class WriterMachine:
     def take_pending(self) -> list[Pending]:
         """Removes and returns unacknowledged items, in order. Called by the owner once the state is OVER."""
         taken = self._events.take_all()
-        self.settle()
+        self._wake()
         return taken
 
-    def settle(self) -> None:
-        """Wakes the waiters of acknowledged events."""
-        waits = self._waits
-        if waits is not None:
-            waits.settled(self._events.settled, has_room=self.has_room)
-            if not waits.some:
-                self._waits = None
-
-    def _waiting(self) -> AppendWaits:
-        """Returns the waits, created on demand."""
-        if self._waits is None:
-            self._waits = AppendWaits()
-        return self._waits
-
-    def _started(self) -> None:
-        """Wakes waiters for start-up: the writer was set up, or never will be."""
-        if self._waits is not None:
-            self._waits.started()
+    def _wake(self) -> None:
+        """Wakes the coroutines that wait for a change of the writer, which then look at their conditions."""
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set_result(None)
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -353,7 +342,7 @@ class WriterMachine:
         self.state = after(self.state, WriterEvent.ANSWERED)
         self.set_ups += 1
         self._setup.answered()
-        self._started()
+        self._wake()
         if self._pool.settings.append_batching == "blocks":
             self._sizing = BlockSizeTracker(self._loop.time() * 1000)
             self._flow.connection.outbox.set_sizing(self._flow.flow_id, self._sizing)
@@ -369,8 +358,8 @@ class WriterMachine:
 
     def _stored(self, waiters: list[Waiter]) -> None:
         notify_stored(waiters, self._callback_failed)
-        if self._waits is not None:
-            self.settle()
+        if self._changed is not None and self._events.has_room:
+            self._wake()
 
     def _reject(self, done: Waiter, error: ClientError) -> None:
         if isinstance(done, asyncio.Future):
@@ -482,7 +471,7 @@ class WriterMachine:
             return
         self.state = after(self.state, WriterEvent.SEGMENT_OVER)
         self._setup.answered()
-        self._started()
+        self._wake()
         self._on_over(self, error)
 
     def _fail(self, error: ClientError, event: WriterEvent = WriterEvent.FAILED) -> None:
@@ -492,11 +481,8 @@ class WriterMachine:
         if self._carrying is not None:
             self._carrying.cancel()
         self.state = after(self.state, event)
-        self._error = error
+        self._error, self._failed_from = error, self._events.settled
         self._setup.answered()
-        self._started()
-        if self._waits is not None:
-            self._waits.fail(self._again)
         for item in self.take_pending():
             self._reject(item.done, self._again())
 
