@@ -27,7 +27,7 @@ from segstore.client.connection.nodes import SetupHistory
 from segstore.client.connection.outbox import EventCounters, Timer, Timers
 from segstore.client.connection.transport import RECEIVE_BYTES, Connection, Flow, FlowHandler
 from segstore.client.errors import ClientError, Closed, ConnectFailed, ConnectTimedOut
-from segstore.client.lifecycle import ClosedAfter
+from segstore.client.lifecycle import ClosedAfter, check_loop
 from segstore.wire.codec import FrameMemory
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.request_id import FLOWS_DISABLED, next_flow
@@ -255,6 +255,7 @@ class ConnectionPool(ClosedAfter):
         return store
 
     def _check_open(self) -> None:
+        check_loop(self._loop)
         if self._closing is not None:
             raise Closed("the connection pool is closed")
 

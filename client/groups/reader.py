@@ -48,7 +48,7 @@ from segstore.client.groups.configuring import renew
 from segstore.client.groups.positions import covering, cuts_of
 from segstore.client.groups.shared import SharedGroup
 from segstore.client.groups.state import Draft, is_over, segments_of, share
-from segstore.client.lifecycle import OpenedBefore, finish, frequent, within
+from segstore.client.lifecycle import OpenedBefore, finish, within
 from segstore.client.segment import SegmentReader
 from segstore.client.stream import EventAssembler, FramedEvent, ReadAhead, successors_of
 from segstore.wire.blocks import EVENT_HEADER_BYTES
@@ -343,7 +343,6 @@ class GroupReader(OpenedBefore):
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    @frequent
     async def read(self) -> GroupEvent | None:
         """Returns the next event; None when all streams of the group were read to their ends, or to the group's.
 
@@ -356,7 +355,6 @@ class GroupReader(OpenedBefore):
         ahead = self._ahead
         self._between_events()
         while not ahead.current:
-            self._check_loop()
             end = ahead.advance()
             if end is not None:
                 self._ended.append(end)

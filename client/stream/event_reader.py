@@ -25,7 +25,7 @@ import msgspec
 from segstore.client.connection import SegmentRequests
 from segstore.client.controller import Cluster, Controller, CutError, StreamCut, Successor, checked_cut, name_of
 from segstore.client.errors import ClientError, Closed, NoSuchStream, SegmentMissing
-from segstore.client.lifecycle import ClosedAfter, OpenedBefore, all_of, frequent, not_open
+from segstore.client.lifecycle import ClosedAfter, OpenedBefore, all_of, not_open
 from segstore.client.routing import SegmentRange
 from segstore.client.segment import SegmentReader
 from segstore.client.stream.events import EventAssembler
@@ -243,7 +243,6 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
             segment_id, offset = place
             self._cut[segment_id] = offset
 
-    @frequent
     async def read(self) -> StreamEvent | None:
         """Returns the next event, None at the end of a sealed stream.
 
@@ -252,7 +251,6 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         """
         return self._ahead.current.pop() if await self._some() else None
 
-    @frequent
     async def read_slice(self) -> list[StreamEvent]:
         """Returns all buffered events of the next segment read, in order; [] only at the end of a sealed stream.
         Cheaper than `read` for many events. Raises as `read`.
@@ -268,7 +266,6 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         """Waits until events are buffered; returns False at the end of a sealed stream."""
         ahead = self._ahead
         while not ahead.current:
-            self._check_loop()
             self._note_place()
             turn = ahead.advance()
             if turn is not None:

@@ -33,7 +33,7 @@ from segstore.client.errors import (
     SegmentOver,
     StreamSealed,
 )
-from segstore.client.lifecycle import FlushedAfter, OpenedBefore, frequent, not_open, within
+from segstore.client.lifecycle import FlushedAfter, OpenedBefore, not_open, within
 from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.segment import SegmentWriter, SegmentWriterStats, WriterState, WriterStats
 from segstore.client.stream.events import whole_event
@@ -146,14 +146,12 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    @frequent
     async def write(self, event: bytes, *, routing_key: str | None = None) -> None:
         """Writes an event and waits until it is stored. Cancelling the wait does not withdraw the event.
 
         Raises EventTooLarge, StreamSealed, NoSuchStream, TokenRefused, RetriesExhausted, Closed; the last three also
         if the segment's writer does not start.
         """
-        self._check_loop()
         done, ahead = self._accept(event, routing_key, True)
         try:
             if ahead is not None:
@@ -163,7 +161,6 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             self._unreported = True
             raise
 
-    @frequent
     async def submit(self, event: bytes, *, routing_key: str | None = None) -> asyncio.Future[None]:
         """Accepts an event and waits for room; returns a future that completes when it is stored, or has the error.
 
@@ -178,7 +175,6 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             if future is not None:
                 self._unreported = True
                 return future
-        self._check_loop()
         done, ahead = self._accept(event, routing_key, False)
         self._unreported = True
         if ahead is not None:
