@@ -112,26 +112,6 @@ class Outbox:
         turn_due: whether turns, and the write after them, are scheduled.
     """
 
-    __slots__ = (
-        "_block_timer",
-        "_blocks",
-        "_counters",
-        "_encoder",
-        "_largest",
-        "_loop",
-        "_most_bytes",
-        "_out",
-        "_sizings",
-        "_timers",
-        "_transport",
-        "_writable",
-        "bytes_in_flight",
-        "closed",
-        "polling",
-        "turn_due",
-        "turns",
-    )
-
     def __init__(self, settings: ClientSettings, counters: EventCounters, timers: Timers) -> None:
         self.bytes_in_flight = 0
         self.closed = False

@@ -17,7 +17,7 @@ import asyncio
 import ssl
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 import msgspec
 
@@ -36,24 +36,7 @@ _CLOSE_S: Final = 2.0
 _YIELD_BYTES: Final = 1024 * 1024
 
 
-class PooledConnection(Protocol):
-    """The properties of a connection that `choose` considers."""
-
-    @property
-    def users(self) -> int:
-        """Open flows plus flows waiting for the connection."""
-
-    @property
-    def bytes_in_flight(self) -> int: ...
-
-    @property
-    def usable(self) -> bool: ...
-
-
-C = TypeVar("C", bound=PooledConnection)
-
-
-def choose(candidates: Sequence[C], maximum: int, policy: PoolPolicy = "fewest_flows") -> C | None:
+def choose(candidates: Sequence[_Entry], maximum: int, policy: PoolPolicy = "fewest_flows") -> _Entry | None:
     """Returns the connection for a new user, or None if one must be opened.
 
     Takes the usable connection with the fewest flows (`least_busy`: the fewest bytes in flight, then flows) if it
@@ -88,22 +71,13 @@ class FlowIds:
         self.in_use.discard(flow_id)
 
 
-class PoolMetrics(msgspec.Struct, frozen=True):
+class PoolMetrics(EventCounters, frozen=True, kw_only=True):
     """The state of a pool and its counters since creation, as plain numbers."""
 
     connections: int
     connecting: int
     flows: int
     bytes_in_flight: int
-    connections_opened: int
-    connections_failed: int
-    connections_lost: int
-    reconnects: int
-    dropped_replies: int
-    failed_flows: int
-    keep_alives: int
-    bytes_in: int
-    bytes_out: int
 
 
 class _Entry(msgspec.Struct, eq=False):

@@ -341,11 +341,6 @@ class Flow:
         on_ack: the handler's `on_ack`, or else a function that passes a DataAppended to `on_reply`.
     """
 
-    __slots__ = (
-        *("_on_close", "_outbox", "_sequence", "appender", "asked", "bytes_in_flight", "closed", "connection"),
-        *("endpoint", "flow_id", "handler", "on_ack", "on_reply", "reading_at"),
-    )
-
     def __init__(
         self, flow_id: int, connection: Connection, handler: FlowHandler, on_close: Callable[[Flow], None]
     ) -> None:

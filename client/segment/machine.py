@@ -66,34 +66,6 @@ class WriterMachine:
         set_ups: number of successful set-ups.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_carry",
-        "_carrying",
-        "_changed",
-        "_deferred_end",
-        "_error",
-        "_events",
-        "_failed_from",
-        "_flow",
-        "_largest",
-        "_loop",
-        "_on_over",
-        "_pool",
-        "_resends",
-        "_setup",
-        "_sizing",
-        "_timer",
-        "_trying",
-        "frame_events",
-        "request_id",
-        "segment",
-        "set_ups",
-        "state",
-        "writer_bytes",
-        "writer_id",
-    )
-
     def __init__(
         self,
         pool: ConnectionPool,

@@ -20,15 +20,13 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Final, Literal, NamedTuple, Self
 
-import msgspec
-
 from segstore.client.connection import SegmentRequests
 from segstore.client.controller import Cluster, Controller, CutError, StreamCut, Successor, checked_cut, name_of
 from segstore.client.errors import ClientError, Closed, NoSuchStream, SegmentMissing
 from segstore.client.lifecycle import ClosedAfter, OpenedBefore, all_of, not_open
 from segstore.client.routing import SegmentRange
 from segstore.client.segment import SegmentReader
-from segstore.client.stream.events import EventAssembler
+from segstore.client.stream.events import EventAssembler, StreamEvent
 from segstore.client.stream.read_ahead import ReadAhead
 from segstore.client.stream.stream_client import StreamClient, successors_of
 from segstore.wire.names import split_segment_id
@@ -36,14 +34,6 @@ from segstore.wire.names import split_segment_id
 From = Literal["head", "tail"] | Mapping[int, int]
 """Where to start reading; a cut is segment id → offset."""
 _LOW: Final = attrgetter("low")
-
-
-class StreamEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event, the offset of its header, and its segment."""
-
-    data: bytes
-    offset: int
-    segment_id: int
 
 
 async def tail_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:

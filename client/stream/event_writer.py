@@ -97,7 +97,6 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         segment writer that is open still owns the position."""
         self._inherited: set[int] = set()
         """Segments whose writers took over another's events: if one fails to start, no send reports those events."""
-        self._replaced: list[SegmentWriter] = []
         self._events = 0
         self._bytes = 0
         """Events accepted, except by the segment writers in `_writers`, which count their own."""
@@ -228,15 +227,13 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         while not writer.has_room:
             await writer.room()
         if not writer.set_ups:
-            while self._replaced:
-                await self._replaced.pop().abort()
             # The event is already queued, so events that arrive while the writer starts stay behind it.
             await writer.started()
 
     def _writer_of(self, segment: SegmentRange) -> SegmentWriter:
         writer = self._writers.get(segment.segment_id)
         if writer is not None and self._never_started(segment.segment_id, writer):
-            self._replaced.append(writer)
+            writer.end()
             self._count(writer)
             writer = None
         if writer is None:
@@ -424,12 +421,9 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._last_sequence = self.last_sequence
         self._routes.clear()
         writers, self._writers = self._writers, {}
-        replaced, self._replaced = self._replaced, []
         for writer in writers.values():
             self._count(writer)
-        ended = [*writers.values(), *replaced]
-        for writer in ended:
-            writer.end()  # end all before the first await, which may be cancelled
+            writer.end()  # all of them before the first await, which may be cancelled
         await asyncio.gather(*reroutes, return_exceptions=True)
-        for writer in ended:
+        for writer in writers.values():
             await writer.abort()

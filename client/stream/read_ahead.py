@@ -13,24 +13,17 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from segstore.client.errors import ClientError, ProtocolViolation
 from segstore.client.segment import SegmentReader
-from segstore.client.stream.events import EventAssembler
+from segstore.client.stream.events import EventAssembler, FramedEvent, StreamEvent
 
 if TYPE_CHECKING:
     from segstore.client.telemetry import Receiving
 
 
-class Placed(Protocol):
-    """An event with the offset of its header."""
-
-    @property
-    def offset(self) -> int: ...
-
-
-E = TypeVar("E", bound=Placed)
+E = TypeVar("E", bound=FramedEvent | StreamEvent)
 K = TypeVar("K")
 M = TypeVar("M")
 

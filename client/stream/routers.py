@@ -142,9 +142,7 @@ class _InTurn(Choice):
         by_segment = {ranges.route(position).segment_id: position for position in reversed(self._members)}
         members = [position for position in self._members if by_segment[ranges.route(position).segment_id] == position]
         others = {
-            piece.segment.segment_id: piece.low
-            for piece in reversed(ranges.pieces)
-            if piece.segment.segment_id not in by_segment
+            piece.segment_id: piece.low for piece in reversed(ranges.pieces) if piece.segment_id not in by_segment
         }
         count = len(others) if self._limit is None else min(len(others), self._limit - len(members))
         members += self._random.sample(sorted(others.values()), count)

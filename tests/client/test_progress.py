@@ -291,13 +291,6 @@ async def test_a_segment_that_starts_later_with_each_read_is_no_progress() -> No
         assert got(peer, ReadSegment) == ATTEMPTS
 
 
-def circle(before: int, length: int) -> Iterator[str]:
-    """Tokens that repeat after a number of distinct ones."""
-    yield from (f"before {number}" for number in range(before))
-    while True:
-        yield from (f"token {number}" for number in range(length))
-
-
 LISTS: list[Callable[[Controller], AsyncIterator[str]]] = [
     lambda controller: controller.list_scopes(),
     lambda controller: controller.list_streams("a"),
@@ -307,24 +300,14 @@ LISTS: list[Callable[[Controller], AsyncIterator[str]]] = [
 
 @looped("names", LISTS)
 @looped("before", [0, 1, 7])
-@looped("length", [1, 2, 3, 100])
-async def test_page_tokens_that_come_round_again_are_an_error(
-    names: Callable[[Controller], AsyncIterator[str]], before: int, length: int
+async def test_a_page_with_the_token_of_its_request_is_an_error(
+    names: Callable[[Controller], AsyncIterator[str]], before: int
 ) -> None:
-    liar = LyingController(pages=circle(before, length))
-    with pytest.raises(ProtocolViolation, match=r"repeats token '(token \d+)' with page \d+ of list") as caught:
+    liar = LyingController(pages=iter([*map(str, range(before)), "x", "x"] if before else [""]))
+    with pytest.raises(ProtocolViolation, match=r"repeats token 'x?' of list"):
         async for _ in names(liar.controller):
             pass
-    assert caught.value.actual == liar.asked <= 3 * (before + length) + 1
-
-
-async def test_a_token_that_is_empty_behind_a_page_with_names_is_an_error() -> None:
-    liar = LyingController(pages=circle(0, 1))
-    liar._pages = iter([""])
-    with pytest.raises(ProtocolViolation, match="token '' with page 1"):
-        async for _ in liar.controller.list_scopes():
-            pass
-    assert liar.asked == 1
+    assert liar.asked == (before + 2 if before else 1)
 
 
 async def no_table(scope: str, table: str) -> None:
