@@ -24,7 +24,7 @@ import msgspec
 from segstore.client.config import ClientSettings, PoolPolicy
 from segstore.client.connection.in_flight import Budget
 from segstore.client.connection.nodes import SetupHistory
-from segstore.client.connection.outbox import EventCounters, Timer, Timers
+from segstore.client.connection.outbox import EventCounters
 from segstore.client.connection.transport import RECEIVE_BYTES, Connection, Flow, FlowHandler
 from segstore.client.errors import ClientError, Closed, ConnectFailed, ConnectTimedOut
 from segstore.client.lifecycle import ClosedAfter, check_loop
@@ -133,7 +133,7 @@ class ConnectionPool(ClosedAfter):
         *,
         tls: ssl.SSLContext | None = None,
         random: Random | None = None,
-        timers: Timers | None = None,
+        timers: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """Requires a running event loop.
 
@@ -146,12 +146,12 @@ class ConnectionPool(ClosedAfter):
         self._tls = tls
         self.random: Final = random or Random()
         self._loop = asyncio.get_running_loop()
-        self._timers: Timers = timers or self._loop
+        self._timers: asyncio.AbstractEventLoop = timers or self._loop
         self._ids = FlowIds()
         self._stores: dict[Endpoint, _Store] = {}
         self._buffer = bytearray(RECEIVE_BYTES)
         self._memory = FrameMemory(longer_than=RECEIVE_BYTES)
-        self._prune_timer: Timer | None = None
+        self._prune_timer: asyncio.TimerHandle | None = None
         self._leaving: set[Connection] = set()
         self._closing: asyncio.Future[None] | None = None
 

@@ -38,7 +38,6 @@ from segstore.client.connection import (
     Locations,
     OtherWriter,
     Pending,
-    Timer,
     Waiter,
     notify_stored,
 )
@@ -99,7 +98,7 @@ class WriterMachine:
         settings, overhead = pool.settings, EVENT_HEADER_BYTES if frame_events else 0
         self._largest = settings.max_event_bytes + EVENT_HEADER_BYTES - overhead
         self._flow: Flow | None = None
-        self._timer: Timer | None = None
+        self._timer: asyncio.TimerHandle | None = None
         """For the acknowledgement of the oldest append; None if there is none."""
         self._events = InFlight(
             overhead,
