@@ -127,8 +127,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         if self.state is WriterState.CLOSED:
             return
         limit = self._pool.settings.close_timeout_ms
-        endpoint = self._setup.endpoint
-        facts = {"segment": self.segment, "endpoint": None if endpoint is None else str(endpoint)}
+        facts = {"segment": self.segment, "endpoint": None if self.endpoint is None else str(self.endpoint)}
         try:
             async with within(limit, self._late, **facts):
                 await self.flush()
@@ -144,15 +143,15 @@ class SegmentWriter(FlushedAfter, WriterMachine):
             self._fail(Closed(f"the writer of {self.segment} was closed", segment=self.segment), WriterEvent.CLOSED)
             if self.state is WriterState.FAILED:
                 self.state = after(self.state, WriterEvent.CLOSED)
-            self._setup.release()
-            self._setup.cancel()
+            self._pool.release(self._flow_id)
+            if self._setting_up is not None and self._setting_up is not asyncio.current_task():
+                self._setting_up.cancel()
 
     async def abort(self) -> None:
         """Releases all resources immediately; unacknowledged events fail."""
         self.end()
-        await self._setup.aclose()
-        if self._carrying is not None:
-            await asyncio.gather(self._carrying, return_exceptions=True)
+        tasks = {self._setting_up, self._carrying} - {None, asyncio.current_task()}
+        await asyncio.gather(*filter(None, tasks), return_exceptions=True)
 
 
 # --- statistics -------------------------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ async def test_after_a_reconnect_the_oldest_append_goes_alone_and_the_others_whe
         assert ends == [[1, 2, 3], [1]]
         flow = writer._flow
         assert flow is not None
-        store.peers[-1].send(DataAppended(writer._setup.request_id, writer.writer_id, 1, 0, 1))
+        store.peers[-1].send(DataAppended(writer.request_id, writer.writer_id, 1, 0, 1))
         await until(lambda: len(ends[1]) == 4)
         assert ends[1] == [1, 2, 3, 4]
         await writer.abort()
