@@ -109,8 +109,6 @@ class Bearer:
     """Bearer tokens of an identity provider such as Keycloak; renewed before expiry, and once after a refusal."""
 
     def __init__(self, fetch: TokenSource, *, now_s: Callable[[], float] = time.time) -> None:
-        if not callable(fetch):  # a token expires, so it cannot be given itself
-            raise TypeError(f"Bearer takes a coroutine function that returns a token, not a {type(fetch).__name__}")
         self._fetch = fetch
         self._cache = TokenCache(self._ask, now_s=now_s)
 

@@ -71,7 +71,7 @@ class FlowIds:
         self.in_use.discard(flow_id)
 
 
-class PoolMetrics(EventCounters, frozen=True, kw_only=True):
+class PoolMetrics(EventCounters, kw_only=True):
     """The state of a pool and its counters since creation, as plain numbers."""
 
     connections: int

@@ -73,8 +73,6 @@ class PartialRoundRobin(Router):
     limit: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.limit, bool) or not isinstance(self.limit, int):
-            raise TypeError(f"the limit of PartialRoundRobin must be a number of segments, not {self.limit!r}")
         if self.limit < 1:
             raise ValueError(f"PartialRoundRobin needs at least one segment, not {self.limit}")
 
