@@ -111,7 +111,7 @@ class GroupReader(OpenedBefore):
         self._tasks: dict[str, asyncio.Task[None]] = {}
         telemetry = cluster.telemetry
         observer = None if telemetry is None else telemetry.receiving(_stream_of, shared.group)
-        self._ahead: ReadAhead[str, GroupEvent, str] = ReadAhead(pool.settings.read_ahead_bytes, observer)
+        self._ahead: ReadAhead[str, GroupEvent] = ReadAhead(pool.settings.read_ahead_bytes, observer)
         self._in_hand: tuple[str, int] | None = None
         """The segment of the event that the user holds, and the offset after it."""
         self._given_up: dict[str, int] = {}
@@ -213,7 +213,7 @@ class GroupReader(OpenedBefore):
                     except SegmentMissing:
                         break  # fully truncated; if the stream is gone, the request for successors fails
                 await asyncio.sleep(pause_s)
-            self._ahead.mark(segment)
+            self._ahead.mark(segment, partial(self._at_end, segment))
 
     async def _stop(self, segments: Iterable[str]) -> None:
         """Stops reading segments about to be released, and drops their unread events."""
@@ -225,7 +225,7 @@ class GroupReader(OpenedBefore):
             self._notice(SegmentsReleased(given_up))
         for task in tasks:
             task.cancel()
-        self._ahead.drop(stopped.__contains__, stopped.__contains__)
+        self._ahead.drop(stopped.__contains__)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- the group --------------------------------------------------------------------------------------------------
@@ -355,12 +355,7 @@ class GroupReader(OpenedBefore):
         ahead = self._ahead
         self._between_events()
         while not ahead.current:
-            end = ahead.advance()
-            if end is not None:
-                self._ended.append(end)
-                self._due.set()
-                continue
-            if ahead.current:
+            if ahead.advance():
                 break
             if self._closed:
                 raise Closed(f"the reader {self.name} was closed", reader=self.name)
@@ -388,6 +383,10 @@ class GroupReader(OpenedBefore):
                 listener(CheckpointTaken(name, dict(positions)))
             self._taken[name] = positions
             self._due.set()
+
+    def _at_end(self, segment: str) -> None:
+        self._ended.append(segment)
+        self._due.set()
 
     def _handled(self) -> None:
         in_hand, self._in_hand = self._in_hand, None

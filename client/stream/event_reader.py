@@ -14,11 +14,12 @@ cancelling `read` loses nothing; after `aclose`, which can be called twice, no t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from operator import attrgetter
-from typing import Final, Literal, NamedTuple, Self
+from typing import Final, Literal, Self
 
 from segstore.client.connection import SegmentRequests
 from segstore.client.controller import Cluster, Controller, CutError, StreamCut, Successor, checked_cut, name_of
@@ -126,13 +127,6 @@ def _shown(cut: Mapping[int, int]) -> str:
     return str(dict(cut))[:200]
 
 
-class _Turn(NamedTuple):
-    """A marker between events: from here, finished segments are replaced by their successors."""
-
-    over: tuple[int, ...]
-    begun: tuple[int, ...]
-
-
 class EventReader(OpenedBefore, ClosedAfter, StreamClient):
     """A reader of one stream. Use with `async with` and `async for`, or `open`, `read` and `aclose`."""
 
@@ -147,7 +141,7 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         self._following: dict[int, set[int]] = {}
         telemetry = cluster.telemetry
         observer = None if telemetry is None else telemetry.receiving(lambda _: self._name)
-        self._ahead: ReadAhead[int, StreamEvent, _Turn] = ReadAhead(self._settings.read_ahead_bytes, observer)
+        self._ahead: ReadAhead[int, StreamEvent] = ReadAhead(self._settings.read_ahead_bytes, observer)
         self._opened = False
 
     async def open(self) -> None:
@@ -218,7 +212,13 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         over = tuple(ended for ended, after in self._following.items() if after and after <= self._readers.keys())
         for ended in over:
             del self._following[ended]
-        self._ahead.mark(_Turn(over, begun))
+        self._ahead.mark(segment_id, partial(self._move_on, over, begun))
+
+    def _move_on(self, over: Iterable[int], begun: Iterable[int]) -> None:
+        """Called between two events: from here, finished segments are replaced in the cut by their successors."""
+        for segment_id in over:
+            del self._cut[segment_id]
+        self._cut.update(dict.fromkeys(begun, 0))
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -257,13 +257,7 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         ahead = self._ahead
         while not ahead.current:
             self._note_place()
-            turn = ahead.advance()
-            if turn is not None:
-                for segment_id in turn.over:
-                    del self._cut[segment_id]
-                self._cut.update(dict.fromkeys(turn.begun, 0))
-                continue
-            if ahead.current:
+            if ahead.advance():
                 break
             if self._closed:
                 raise not_open(f"the reader of {self._name}", closed=True)
