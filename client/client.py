@@ -77,9 +77,6 @@ class Client(ClosedAfter):
         self, uri: str, settings: ClientSettings, random: Random | None, credentials: Credentials | None = None
     ) -> None:
         self._endpoints, self._tls = parse_uri(uri)
-        if credentials is not None and not hasattr(credentials, "authorization"):
-            kind = type(credentials).__name__
-            raise TypeError(f"credentials are Basic(username, password), Bearer(fetch) or a Credentials, not a {kind}")
         self._credentials = credentials
         self._settings = settings
         self._random = random or Random()

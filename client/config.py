@@ -7,7 +7,6 @@ SEGSTORE_CLIENT_MAX_CONNECTIONS_PER_STORE=4. A `Backoff` is given as JSON.
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -155,20 +154,6 @@ class ClientSettings(BaseModel):
         if self.username is not None and self.bearer_token is not None:
             raise ValueError("a bearer token excludes username and password")
         return self
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_names(cls, values: Any) -> Any:
-        others = (field.validation_alias for field in cls.model_fields.values())
-        known = {
-            *cls.model_fields,
-            *(name for alias in others if isinstance(alias, AliasChoices) for name in alias.choices),
-        }
-        unknown = [str(name) for name in values if name not in known] if isinstance(values, dict) else []
-        if unknown:
-            near = difflib.get_close_matches(unknown[0], cls.model_fields, 1)
-            raise ValueError(f"there is no client setting {unknown[0][:100]!r}" + (f" ({near[0]}?)" if near else ""))
-        return values
 
     @field_validator("control_api")
     @classmethod

@@ -1,8 +1,8 @@
-"""Life cycle of the client's objects: `async with` support, their event loop, and a bound on how long closing may take.
+"""Life cycle of the client's objects: `async with` support, and a bound on how long closing may take.
 
 A class derives from `OpenedBefore` if it has an `open`, and from `ClosedAfter`, `FreedAfter` or `FlushedAfter` for its
-end. All of these are `OfOneLoop`. `within` is a deadline that raises a client error; `all_of` runs several coroutines
-and leaves none behind; `finish` waits for work that cancelling must not stop.
+end. `within` is a deadline that raises a client error; `all_of` runs several coroutines and leaves none behind;
+`finish` waits for work that cancelling must not stop.
 
 Invariant: the closing method is called exactly once, however the block ends. Classes that decide more on exit, such as
 transactions, define their own `__aexit__`.
@@ -11,54 +11,27 @@ transactions, define their own `__aexit__`.
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, NoReturn, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 from segstore.client.errors import Closed, RequestTimedOut
 
 T = TypeVar("T")
-A = ParamSpec("A")
-F = TypeVar("F", bound=Callable[..., Any])
-
-_FREQUENT: Final = "segstore_frequent"
 
 
-def frequent(method: F) -> F:
-    """Marks a method that is awaited for each event, and so calls `_check_loop` only before it waits."""
-    setattr(method, _FREQUENT, True)
-    return method
+def check_loop(own: asyncio.AbstractEventLoop) -> None:
+    """Raises RuntimeError in another event loop than a client's own, where its sockets would never wake the caller."""
+    here = asyncio.get_running_loop()
+    if here is not own:
+        raise RuntimeError(
+            f"the client belongs to the event loop {own!r}, and is used in another one, {here!r}: use it in the loop "
+            "that opened it, or open a client in each loop"
+        )
 
 
-class OfOneLoop:
-    """An object that is used in one event loop: the event loop of its first use, unless it has set `_loop` before.
-
-    In another loop, its public coroutine methods raise RuntimeError: its sockets, tasks and futures would never wake
-    the caller.
-    """
-
+class _EnteredAsync:
     __slots__ = ()
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        for name, method in tuple(vars(cls).items()):
-            public = not name.startswith("_") or name in ("__aenter__", "__aexit__")
-            if public and inspect.iscoroutinefunction(method) and not hasattr(method, _FREQUENT):
-                setattr(cls, name, _in_its_loop(method))
-
-    def _check_loop(self) -> None:
-        """Raises RuntimeError in another event loop than the object's."""
-        here = asyncio.get_running_loop()
-        own = getattr(self, "_loop", None)
-        if own is None:
-            self._loop = own = here  # type: ignore[misc]  # objects without a loop of their own have no slots
-        if own is not here:
-            raise RuntimeError(
-                f"{type(self).__name__}: the client belongs to the event loop {own!r}, and is used in another one, "
-                f"{here!r}: use it in the loop that opened it, or open a client in each loop"
-            )
 
     if not TYPE_CHECKING:  # type checkers refuse `with` as they do without these
 
@@ -69,16 +42,7 @@ class OfOneLoop:
         def __exit__(self, *_: object) -> None: ...
 
 
-def _in_its_loop(method: Callable[A, Awaitable[T]]) -> Callable[A, Coroutine[Any, Any, T]]:
-    @wraps(method)
-    async def checked(*args: A.args, **kwargs: A.kwargs) -> T:
-        args[0]._check_loop()  # type: ignore[attr-defined]  # of a method, this is the object
-        return await method(*args, **kwargs)
-
-    return checked
-
-
-class OpenedBefore(OfOneLoop):
+class OpenedBefore(_EnteredAsync):
     """Calls `open` on entry. Must precede the other base classes."""
 
     __slots__ = ()
@@ -88,7 +52,7 @@ class OpenedBefore(OfOneLoop):
         return self
 
 
-class ClosedAfter(OfOneLoop):
+class ClosedAfter(_EnteredAsync):
     """Calls `aclose` on exit."""
 
     __slots__ = ()

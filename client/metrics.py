@@ -35,10 +35,6 @@ class _Described(NamedTuple):
 
 
 METRICS: Final[dict[str, _Described]] = {
-    "connections": _Described("connections", "Ready connections to stores."),
-    "connecting": _Described("connections_being_set_up", "Connections to stores being set up."),
-    "flows": _Described("flows", "Writers, readers and request clients on these connections."),
-    "bytes_in_flight": _Described("in_flight_bytes", "Appended bytes not yet acknowledged."),
     "connections_opened": _Described("connections_opened", "Connections that became ready.", counts=True),
     "connections_failed": _Described("connections_failed", "Connection set-ups that failed.", counts=True),
     "connections_lost": _Described("connections_lost", "Ready connections not closed by this side.", counts=True),
@@ -48,6 +44,10 @@ METRICS: Final[dict[str, _Described]] = {
     "keep_alives": _Described("keep_alives", "Keep-alives sent.", counts=True),
     "bytes_in": _Described("received_bytes", "Bytes received from stores.", counts=True),
     "bytes_out": _Described("sent_bytes", "Bytes sent to stores.", counts=True),
+    "connections": _Described("connections", "Ready connections to stores."),
+    "connecting": _Described("connections_being_set_up", "Connections to stores being set up."),
+    "flows": _Described("flows", "Writers, readers and request clients on these connections."),
+    "bytes_in_flight": _Described("in_flight_bytes", "Appended bytes not yet acknowledged."),
 }
 """Metrics by field of `PoolMetrics`."""
 
@@ -59,32 +59,25 @@ class _Source:
         self._client = client
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self._last = client.metrics()
         self._read_at_s = time.monotonic()
 
     def read(self) -> tuple[PoolMetrics, float]:
         """Returns the numbers and their age in seconds, 0 if just read."""
         asked_s = time.monotonic()
-        try:
-            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is self._loop:
-            self._take()
+        taken = threading.Event()
+        if threading.get_ident() == self._thread:
+            self._take(taken)
         else:
-            taken = threading.Event()
-
-            def take() -> None:
-                self._take()
-                taken.set()
-
             with suppress(RuntimeError):  # the loop has closed; the age shows it
-                self._loop.call_soon_threadsafe(take)
+                self._loop.call_soon_threadsafe(self._take, taken)
                 taken.wait(self._timeout_s)
         return self._last, max(asked_s - self._read_at_s, 0.0)
 
-    def _take(self) -> None:
+    def _take(self, taken: threading.Event) -> None:
         self._last, self._read_at_s = self._client.metrics(), time.monotonic()
+        taken.set()
 
 
 class Collector:

@@ -14,7 +14,6 @@ from typing import Any, Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segstore.wire.names import MAX_INT32
-from segstore.wire.validation import DuplicateKey, unique
 
 LONGEST_MS: Final = MAX_INT32
 """The longest time that gRPC takes, in an int."""
@@ -44,9 +43,7 @@ class Backoff(BaseModel):
         if not isinstance(value, str):
             return value
         try:
-            return json.loads(value, object_pairs_hook=unique)
-        except DuplicateKey:
-            raise
+            return json.loads(value)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"this is not JSON: {error}") from None
 

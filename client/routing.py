@@ -18,20 +18,12 @@ from segstore.client.errors import ProtocolViolation
 
 
 class SegmentRange(NamedTuple):
-    """A segment and its key range, from `low` (inclusive) to `high` (exclusive)."""
+    """A segment and its key range, or a part of that, from `low` (inclusive) to `high` (exclusive)."""
 
     segment_id: int
     name: str
     low: float
     high: float
-
-
-class RangeAssignment(NamedTuple):
-    """A part of the range and the segment that it is assigned to."""
-
-    low: float
-    high: float
-    segment: SegmentRange
 
 
 class RangeRouter:
@@ -44,36 +36,35 @@ class RangeRouter:
     def __init__(self, segments: Iterable[SegmentRange]) -> None:
         """Raises ProtocolViolation if they do not cover [0, 1) exactly."""
         self.version = 0
-        self._set([RangeAssignment(segment.low, segment.high, segment) for segment in segments])
+        self._set(list(segments))
 
-    def _set(self, pieces: list[RangeAssignment]) -> None:
+    def _set(self, pieces: list[SegmentRange]) -> None:
         pieces.sort(key=lambda piece: piece.low)
         at = 0.0
         for piece in pieces:
             if piece.low != at or piece.high <= piece.low:
-                name = piece.segment.name
-                raise ProtocolViolation(f"the segments leave a gap or overlap at {at}: {name} is next", segment=name)
+                text = f"the segments leave a gap or overlap at {at}: {piece.name} is next"
+                raise ProtocolViolation(text, segment=piece.name)
             at = piece.high
         if at != 1.0:
             raise ProtocolViolation(f"the segments end at {at}")
         self._pieces = pieces
         self._lows = [piece.low for piece in pieces]
-        self._routes = [piece.segment for piece in pieces]
         self.version += 1
 
     @property
     def segments(self) -> list[SegmentRange]:
-        """The segments that any part of the range is assigned to, in the order of the range."""
-        return list(dict.fromkeys(piece.segment for piece in self._pieces))
+        """The segments that parts of the range are assigned to, each with one of its parts."""
+        return list({piece.segment_id: piece for piece in self._pieces}.values())
 
     @property
-    def pieces(self) -> list[RangeAssignment]:
+    def pieces(self) -> list[SegmentRange]:
         """The parts of the range, in order."""
         return list(self._pieces)
 
     def route(self, position: float) -> SegmentRange:
-        """The segment of a position in [0, 1)."""
-        return self._routes[bisect_right(self._lows, position) - 1]
+        """The segment of a position in [0, 1), with the part that has the position."""
+        return self._pieces[bisect_right(self._lows, position) - 1]
 
     def replace(self, segment_id: int, successors: Iterable[SegmentRange]) -> None:
         """Reassigns a segment's part of the range to its successors.
@@ -82,13 +73,13 @@ class RangeRouter:
         part.
         """
         following = list(successors)
-        pieces: list[RangeAssignment] = []
+        pieces: list[SegmentRange] = []
         for piece in self._pieces:
-            if piece.segment.segment_id != segment_id:
+            if piece.segment_id != segment_id:
                 pieces.append(piece)
                 continue
             for successor in following:
                 low, high = max(successor.low, piece.low), min(successor.high, piece.high)
                 if low < high:
-                    pieces.append(RangeAssignment(low, high, successor))
+                    pieces.append(successor._replace(low=low, high=high))
         self._set(pieces)

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.client.lifecycle import frequent
 from segstore.client.stream import EventWriter
 from segstore.wire.controller_api import SERVICE
 
@@ -175,7 +174,6 @@ class ObservedEventWriter(EventWriter):
         with self._telemetry.sending(self._name, 1):
             await super().write(event, routing_key=routing_key)
 
-    @frequent
     async def submit(self, event: bytes, *, routing_key: str | None = None) -> asyncio.Future[None]:
         """As in the base class."""
         self._submitted += 1

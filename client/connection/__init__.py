@@ -19,7 +19,6 @@ from segstore.client.connection.in_flight import (
 )
 from segstore.client.connection.locations import FixedStore, Locations, learn
 from segstore.client.connection.nodes import NodeState, NodeStates
-from segstore.client.connection.outbox import Timer
 from segstore.client.connection.pool import ConnectionPool, PoolMetrics
 from segstore.client.connection.raw import MakeRequest, RawClient, SegmentRequests
 from segstore.client.connection.transport import RECEIVE_BYTES, Flow, FlowHandler
@@ -49,7 +48,6 @@ __all__ = [
     "RawClient",
     "Route",
     "SegmentRequests",
-    "Timer",
     "TokenCache",
     "Waiter",
     "add_behind",

@@ -53,7 +53,7 @@ class TokenCache:
     def __init__(self, fetch: TokenSource, *, now_s: Callable[[], float] = time.time) -> None:
         self._fetch = fetch
         self._now_s = now_s
-        self._lock: asyncio.Lock | None = None
+        self._lock = asyncio.Lock()
         self._token = ""
         self._until_s = self._renew_at_s = float("-inf")
 
@@ -61,8 +61,6 @@ class TokenCache:
         """Returns a token that has not expired by its own claim and the local clock. Raises what `fetch` raises."""
         if self._now_s() < self._renew_at_s:
             return self._token
-        if self._lock is None:
-            self._lock = asyncio.Lock()
         async with self._lock:
             if self._now_s() < self._renew_at_s:
                 return self._token  # fetched meanwhile by the holder of the lock
@@ -111,8 +109,6 @@ class Bearer:
     """Bearer tokens of an identity provider such as Keycloak; renewed before expiry, and once after a refusal."""
 
     def __init__(self, fetch: TokenSource, *, now_s: Callable[[], float] = time.time) -> None:
-        if not callable(fetch):  # a token expires, so it cannot be given itself
-            raise TypeError(f"Bearer takes a coroutine function that returns a token, not a {type(fetch).__name__}")
         self._fetch = fetch
         self._cache = TokenCache(self._ask, now_s=now_s)
 

@@ -70,8 +70,6 @@ class InFlightAppend:
         first, last: numbers of the events, once they are sent; sent_s: loop time when they were last sent.
     """
 
-    __slots__ = ("behind_at", "data", "done", "events_each", "first", "last", "sent_s", "size", "tags")
-
     def __init__(self, data: Buffer, done: Waiter, events_each: int, tag: Any, size: int) -> None:
         """Arguments: of the first item."""
         self.data = [data]
@@ -122,11 +120,6 @@ class InFlight:
         newest: the last of them, to which items are added; None if there are none.
         sent: the appends in flight, in order.
     """
-
-    __slots__ = (
-        *("_before_newest", "_charged", "_last_taken", "_most_bytes", "_most_events", "_most_held", "_sent_before"),
-        *("full_at", "last_stored", "newest", "overhead", "queued", "segment_length", "sent", "settled"),
-    )
 
     def __init__(self, overhead: int, most_held: int, most_events: int, most_bytes: int) -> None:
         self.overhead: Final = overhead

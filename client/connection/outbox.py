@@ -12,8 +12,8 @@ With `append_batching` "turn" each append is a block of its own; "blocks" leaves
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 import msgspec
@@ -25,20 +25,11 @@ from segstore.wire import Buffer, Command, FrameTooLarge
 from segstore.wire.blocks import BATCH_MS, BLOCK_BYTES, AppendBlockEncoder, BlockSizeTracker, framed, frames_of_append
 from segstore.wire.protocol import gathered
 
+if TYPE_CHECKING:
+    from segstore.client.connection.transport import Flow
+
 _LARGE_BYTES: Final = 4096
 """From this size, passing a payload on by reference is cheaper than copying it."""
-
-
-class Timer(Protocol):
-    def cancel(self) -> None: ...
-
-
-class Timers(Protocol):
-    """The clock and timers of an event loop."""
-
-    def time(self) -> float: ...
-
-    def call_later(self, delay: float, callback: Callable[[], Any], /) -> Timer: ...
 
 
 class Appender(Protocol):
@@ -62,29 +53,6 @@ class Appender(Protocol):
 
     def take_turn(self, now_s: float, most_bytes: int) -> Iterable[InFlightAppend]:
         """Returns the appends to send now, at loop time `now_s`: about `most_bytes`. Requests another turn for more."""
-
-
-class Sender(Protocol):
-    """A flow, as the outbox sees it.
-
-    Attributes:
-        flow_id: the flow number; 0 if flows are disabled and the connection is not shared.
-        asked: whether a turn has been requested.
-        bytes_in_flight: appended bytes not yet acknowledged.
-        closed: whether it was closed or lost.
-        appender: the writer whose appends the flow carries; set before its first turn is requested.
-    """
-
-    asked: bool
-    bytes_in_flight: int
-    closed: bool
-    appender: Appender | None
-
-    @property
-    def flow_id(self) -> int: ...
-
-    def fail(self, cause: Exception) -> None:
-        """Ends the flow because its turn raised."""
 
 
 class EventCounters(msgspec.Struct):
@@ -112,27 +80,7 @@ class Outbox:
         turn_due: whether turns, and the write after them, are scheduled.
     """
 
-    __slots__ = (
-        "_block_timer",
-        "_blocks",
-        "_counters",
-        "_encoder",
-        "_largest",
-        "_loop",
-        "_most_bytes",
-        "_out",
-        "_sizings",
-        "_timers",
-        "_transport",
-        "_writable",
-        "bytes_in_flight",
-        "closed",
-        "polling",
-        "turn_due",
-        "turns",
-    )
-
-    def __init__(self, settings: ClientSettings, counters: EventCounters, timers: Timers) -> None:
+    def __init__(self, settings: ClientSettings, counters: EventCounters, timers: asyncio.AbstractEventLoop) -> None:
         self.bytes_in_flight = 0
         self.closed = False
         self._loop = asyncio.get_running_loop()
@@ -148,11 +96,11 @@ class Outbox:
             self._sizings.get if self._blocks else None, leftover_ms=BATCH_MS, max_frame_bytes=settings.max_frame_bytes
         )
         self._out: list[Buffer] = []
-        self.turns: list[Sender] = []
+        self.turns: list[Flow] = []
         self.turn_due = False
         self._writable: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport | None = None
-        self._block_timer: Timer | None = None
+        self._block_timer: asyncio.TimerHandle | None = None
 
     @property
     def paused(self) -> bool:
@@ -202,7 +150,7 @@ class Outbox:
         self._out += self._encoder.command(command)
         self.schedule()
 
-    def turn_now(self, flow: Sender) -> None:
+    def turn_now(self, flow: Flow) -> None:
         """Like `ask_turn`, but runs the turn immediately if nothing is queued or in flight, and polls for its
         acknowledgement (see `polling`): a single append then saves a loop iteration and a wake-up, while under load
         appends still batch."""
@@ -252,7 +200,7 @@ class Outbox:
             except Exception as error:  # noqa: BLE001 — any failure ends this flow and no other
                 flow.fail(error)
 
-    def _add(self, flow: Sender, appender: Appender, append: InFlightAppend) -> None:
+    def _add(self, flow: Flow, appender: Appender, append: InFlightAppend) -> None:
         """Queues an append. Raises FrameTooLarge."""
         size = append.size
         if size > self._largest:

@@ -15,15 +15,12 @@ the connection is closed, which leaves nothing in flight. No I/O, no clock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from segstore.client.connection.outbox import Outbox
 
 _MOST_FAILURES: Final = 10
-
-
-class InFlightBytes(Protocol):
-    """An outbox, as its polling sees it."""
-
-    bytes_in_flight: int
 
 
 class AckPolling:
@@ -39,7 +36,7 @@ class AckPolling:
         """most: maximum number of loop iterations for an append, 0 for no polling. soon: schedules a callback for the
         next iteration.
         """
-        self._awaited: InFlightBytes | None = None
+        self._awaited: Outbox | None = None
         self._most = most
         self._soon = soon
         self._left = 0
@@ -51,7 +48,7 @@ class AckPolling:
         """Whether the loop is kept awake now."""
         return self._awaited is not None
 
-    def start(self, outbox: InFlightBytes) -> None:
+    def start(self, outbox: Outbox) -> None:
         """Polls for the acknowledgement of an append that was sent while nothing else was in flight."""
         if not outbox.bytes_in_flight:
             return  # it could not be sent

@@ -17,17 +17,17 @@ import asyncio
 import ssl
 from collections.abc import Iterable, Sequence
 from random import Random
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from segstore.client.config import ClientSettings, PoolPolicy
 from segstore.client.connection.in_flight import Budget
 from segstore.client.connection.nodes import SetupHistory
-from segstore.client.connection.outbox import EventCounters, Timer, Timers
+from segstore.client.connection.outbox import EventCounters
 from segstore.client.connection.transport import RECEIVE_BYTES, Connection, Flow, FlowHandler
 from segstore.client.errors import ClientError, Closed, ConnectFailed, ConnectTimedOut
-from segstore.client.lifecycle import ClosedAfter
+from segstore.client.lifecycle import ClosedAfter, check_loop
 from segstore.wire.codec import FrameMemory
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.request_id import FLOWS_DISABLED, next_flow
@@ -36,24 +36,7 @@ _CLOSE_S: Final = 2.0
 _YIELD_BYTES: Final = 1024 * 1024
 
 
-class PooledConnection(Protocol):
-    """The properties of a connection that `choose` considers."""
-
-    @property
-    def users(self) -> int:
-        """Open flows plus flows waiting for the connection."""
-
-    @property
-    def bytes_in_flight(self) -> int: ...
-
-    @property
-    def usable(self) -> bool: ...
-
-
-C = TypeVar("C", bound=PooledConnection)
-
-
-def choose(candidates: Sequence[C], maximum: int, policy: PoolPolicy = "fewest_flows") -> C | None:
+def choose(candidates: Sequence[_Entry], maximum: int, policy: PoolPolicy = "fewest_flows") -> _Entry | None:
     """Returns the connection for a new user, or None if one must be opened.
 
     Takes the usable connection with the fewest flows (`least_busy`: the fewest bytes in flight, then flows) if it
@@ -88,22 +71,13 @@ class FlowIds:
         self.in_use.discard(flow_id)
 
 
-class PoolMetrics(msgspec.Struct, frozen=True):
+class PoolMetrics(EventCounters, kw_only=True):
     """The state of a pool and its counters since creation, as plain numbers."""
 
     connections: int
     connecting: int
     flows: int
     bytes_in_flight: int
-    connections_opened: int
-    connections_failed: int
-    connections_lost: int
-    reconnects: int
-    dropped_replies: int
-    failed_flows: int
-    keep_alives: int
-    bytes_in: int
-    bytes_out: int
 
 
 class _Entry(msgspec.Struct, eq=False):
@@ -159,7 +133,7 @@ class ConnectionPool(ClosedAfter):
         *,
         tls: ssl.SSLContext | None = None,
         random: Random | None = None,
-        timers: Timers | None = None,
+        timers: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """Requires a running event loop.
 
@@ -172,12 +146,12 @@ class ConnectionPool(ClosedAfter):
         self._tls = tls
         self.random: Final = random or Random()
         self._loop = asyncio.get_running_loop()
-        self._timers: Timers = timers or self._loop
+        self._timers: asyncio.AbstractEventLoop = timers or self._loop
         self._ids = FlowIds()
         self._stores: dict[Endpoint, _Store] = {}
         self._buffer = bytearray(RECEIVE_BYTES)
         self._memory = FrameMemory(longer_than=RECEIVE_BYTES)
-        self._prune_timer: Timer | None = None
+        self._prune_timer: asyncio.TimerHandle | None = None
         self._leaving: set[Connection] = set()
         self._closing: asyncio.Future[None] | None = None
 
@@ -255,6 +229,7 @@ class ConnectionPool(ClosedAfter):
         return store
 
     def _check_open(self) -> None:
+        check_loop(self._loop)
         if self._closing is not None:
             raise Closed("the connection pool is closed")
 

@@ -24,7 +24,7 @@ from typing import Any, Final, Protocol, cast
 from uuid import UUID
 
 from segstore.client.config import ClientSettings
-from segstore.client.connection.outbox import Appender, EventCounters, Outbox, Timer, Timers
+from segstore.client.connection.outbox import Appender, EventCounters, Outbox
 from segstore.client.errors import (
     ClientError,
     Closed,
@@ -86,7 +86,7 @@ class Connection(asyncio.BufferedProtocol):
         buffer: bytearray,
         memory: FrameMemory,
         counters: EventCounters,
-        timers: Timers,
+        timers: asyncio.AbstractEventLoop,
         on_end: Callable[[Connection], None],
     ) -> None:
         loop = asyncio.get_running_loop()
@@ -106,8 +106,8 @@ class Connection(asyncio.BufferedProtocol):
         self._hello: Hello | None = None
         self._decoder = FrameDecoder(max_frame_bytes=settings.max_frame_bytes, acks_in_rows=True, memory=memory)
         self._transport: asyncio.Transport | None = None
-        self._keep_alive_timer: Timer | None = None
-        self._linger_timer: Timer | None = None
+        self._keep_alive_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
         self._recent = False
         self._abandoned_reads: deque[int] = deque(maxlen=_REMEMBERED_READS)
 
@@ -331,7 +331,12 @@ class FlowHandler(Protocol):
 class Flow:
     """One user's side of a connection. Made by the pool.
 
-    Attributes: beside those of `Sender`,
+    Attributes:
+        flow_id: the flow number; 0 if flows are disabled and the connection is not shared.
+        asked: whether a turn has been requested.
+        bytes_in_flight: appended bytes not yet acknowledged.
+        closed: whether it was closed or lost.
+        appender: the writer whose appends the flow carries; set before its first turn is requested.
         endpoint: "host:port" of the peer.
         connection: the underlying connection.
         handler: receives the replies.
@@ -340,11 +345,6 @@ class Flow:
         on_reply: the handler's `on_reply`.
         on_ack: the handler's `on_ack`, or else a function that passes a DataAppended to `on_reply`.
     """
-
-    __slots__ = (
-        *("_on_close", "_outbox", "_sequence", "appender", "asked", "bytes_in_flight", "closed", "connection"),
-        *("endpoint", "flow_id", "handler", "on_ack", "on_reply", "reading_at"),
-    )
 
     def __init__(
         self, flow_id: int, connection: Connection, handler: FlowHandler, on_close: Callable[[Flow], None]

@@ -35,7 +35,7 @@ from segstore.client.errors import (
     RequestTimedOut,
     TokenRefused,
 )
-from segstore.client.lifecycle import OfOneLoop
+from segstore.client.lifecycle import check_loop
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class _Search(msgspec.Struct):
     tried: int = 0
 
 
-class ControllerChannels(OfOneLoop):
+class ControllerChannels:
     """Channels to the nodes of one controller.
 
     Attributes:
@@ -137,6 +137,7 @@ class ControllerChannels(OfOneLoop):
         found), TokenRefused, RequestRejected (after retries, if the method is repeatable and the status may change),
         ProtocolViolation, OutcomeUnknown, Closed.
         """
+        check_loop(self._loop)
         with nullcontext() if self._telemetry is None else self._telemetry.calling(method):
             return await self._ask(method, request, timeout_ms)
 

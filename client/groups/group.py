@@ -123,21 +123,19 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
     def _checked(self, what: str, words: tuple[str, ...], streams: Sequence[str], requested: Any) -> dict[str, _Place]:
         """Returns the places given for streams. Raises ValueError for other words, and for streams of other groups."""
-        own = f"{self.scope}/{self.name}"
-        for place in requested.values() if isinstance(requested, Mapping) else [requested]:
-            if place not in words and not isinstance(place, Mapping):
-                allowed = ", ".join(map(repr, words))
-                raise ValueError(f"the group {own} must {what} at {allowed} or a cut, not {place!r}")
-        names = [_full(self.scope, stream) for stream in streams]
-        if not isinstance(requested, Mapping):
-            return dict.fromkeys(names, requested)
-        places: dict[str, _Place] = {_full(self.scope, stream): place for stream, place in requested.items()}
+        own, names = f"{self.scope}/{self.name}", [_full(self.scope, stream) for stream in streams]
+        places: dict[str, _Place] = dict.fromkeys(names, requested)
+        if isinstance(requested, Mapping):
+            places = {_full(self.scope, stream): place for stream, place in requested.items()}
         if not places.keys() <= set(names):
             raise ValueError(f"the group {own} has {what}s for other streams than its own: {', '.join(requested)}")
         for stream, place in places.items():
             if isinstance(place, Mapping):
-                scope, name = stream.split("/", 1)
+                scope, _, name = stream.partition("/")
                 checked_cut(scope, name, place)
+            elif place not in words:
+                allowed = ", ".join(map(repr, words))
+                raise ValueError(f"the group {own} must {what} at {allowed} or a cut, not {place!r}")
         return places
 
     def _new_shared(self, *, recovers: bool = False) -> SharedGroup:

@@ -48,9 +48,9 @@ from segstore.client.groups.configuring import renew
 from segstore.client.groups.positions import covering, cuts_of
 from segstore.client.groups.shared import SharedGroup
 from segstore.client.groups.state import Draft, is_over, segments_of, share
-from segstore.client.lifecycle import OpenedBefore, finish, frequent, within
+from segstore.client.lifecycle import OpenedBefore, finish, within
 from segstore.client.segment import SegmentReader
-from segstore.client.stream import EventAssembler, FramedEvent, ReadAhead, Successors
+from segstore.client.stream import EventAssembler, FramedEvent, ReadAhead, successors_of
 from segstore.wire.blocks import EVENT_HEADER_BYTES
 from segstore.wire.reader_groups import SILENT, CheckpointPublished, GroupConfig, GroupState
 
@@ -81,13 +81,6 @@ class GroupEvent(FramedEvent, frozen=True, gc=False):
         return Position(self.segment, self.offset + EVENT_HEADER_BYTES + len(self.data))
 
 
-class _End(NamedTuple):
-    """The position after a segment's last event. in_vain: whether this reader read no event of the segment."""
-
-    segment: str
-    in_vain: bool
-
-
 def _stream_of(segment: str) -> str:
     return segment.rpartition("/")[0]
 
@@ -113,18 +106,17 @@ class GroupReader(OpenedBefore):
         self._pool = pool = cluster.pool
         self._locations = cluster.locations
         self._shared = shared
-        self._successors = Successors(cluster.controller, pool.settings, pool.random)
         self._positions: dict[str, int] = {}
         """Position after the last handled event, of each segment being read."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         telemetry = cluster.telemetry
         observer = None if telemetry is None else telemetry.receiving(_stream_of, shared.group)
-        self._ahead: ReadAhead[str, GroupEvent, _End] = ReadAhead(pool.settings.read_ahead_bytes, observer)
+        self._ahead: ReadAhead[str, GroupEvent] = ReadAhead(pool.settings.read_ahead_bytes, observer)
         self._in_hand: tuple[str, int] | None = None
         """The segment of the event that the user holds, and the offset after it."""
         self._given_up: dict[str, int] = {}
         """Segments that are finished, but not yet recorded as such in the group."""
-        self._ended: list[_End] = []
+        self._ended: list[str] = []
         self._listener = listener
         self._changes: deque[GroupChange] = deque()
         """Changes that the listener has not been called with yet."""
@@ -201,14 +193,14 @@ class GroupReader(OpenedBefore):
     async def _follow(self, segment: str, offset: int) -> None:
         end = self._shared.state.ends.get(segment, _UNBOUNDED)
         attempts = Attempts(self._pool.settings, f"reading {segment}", segment=segment, random=self._pool.random)
-        limit, begun = self._pool.settings.max_large_event_bytes, offset
-        reached = offset
+        limit = self._pool.settings.max_large_event_bytes
         with self._ahead.producing(f"reading {segment}", segment=segment):
             while 0 <= offset < end:  # readers in Java record -1 at the end
                 async with SegmentReader(self._pool, self._locations, segment, offset) as reader:
                     try:
                         decoder = EventAssembler(segment, offset, limit, GroupEvent, segment)
                         await self._ahead.fill(segment, reader, decoder, end)
+                        break
                     except SegmentTruncated as truncated:
                         begins = truncated.details.get("start_offset", -1)
                         if begins <= reader.offset:
@@ -217,16 +209,11 @@ class GroupReader(OpenedBefore):
                             attempts.progress()
                         self.truncated_bytes += begins - reader.offset
                         offset = begins
-                        pause_s: float | None = attempts.failed(truncated)
+                        pause_s = attempts.failed(truncated)
                     except SegmentMissing:
-                        pause_s = None  # fully truncated; if the stream is gone, the request for successors fails
-                    else:
-                        pause_s = None
-                    reached = reader.offset
-                if pause_s is None:
-                    break
+                        break  # fully truncated; if the stream is gone, the request for successors fails
                 await asyncio.sleep(pause_s)
-            self._ahead.mark(_End(segment, reached == begun))
+            self._ahead.mark(segment, partial(self._at_end, segment))
 
     async def _stop(self, segments: Iterable[str]) -> None:
         """Stops reading segments about to be released, and drops their unread events."""
@@ -238,7 +225,7 @@ class GroupReader(OpenedBefore):
             self._notice(SegmentsReleased(given_up))
         for task in tasks:
             task.cancel()
-        self._ahead.drop(stopped.__contains__, lambda end: end.segment in stopped)
+        self._ahead.drop(stopped.__contains__)
         await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- the group --------------------------------------------------------------------------------------------------
@@ -256,7 +243,7 @@ class GroupReader(OpenedBefore):
     async def _keep(self) -> None:
         """Records positions, checkpoints and finished segments, and releases or acquires segments."""
         ended = self._ended[:_AT_ONCE]
-        following = {end.segment: await self._following(end) for end in ended}
+        following = {segment: await self._following(segment) for segment in ended}
         state = await self._shared.fetch()
         missing = self._positions.keys() - self._mine(state).keys()
         if missing:
@@ -347,18 +334,15 @@ class GroupReader(OpenedBefore):
 
     async def _give_up(self, count: int) -> None:
         """Stops reading up to `count` segments of which the user holds no event; none if it is negative."""
-        busy = {*(end.segment for end in self._ended), self._in_hand[0] if self._in_hand is not None else None}
+        busy = {*self._ended, self._in_hand[0] if self._in_hand is not None else None}
         free = [segment for segment in reversed(self._positions) if segment not in busy]
         await self._stop(free[: max(0, count)])
 
-    async def _following(self, end: _End) -> list[Successor]:
-        if end.segment in self._shared.state.ends:
-            return []
-        return await self._successors.of(end.segment, in_vain=end.in_vain)
+    async def _following(self, segment: str) -> list[Successor]:
+        return [] if segment in self._shared.state.ends else await successors_of(self._cluster, segment)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    @frequent
     async def read(self) -> GroupEvent | None:
         """Returns the next event; None when all streams of the group were read to their ends, or to the group's.
 
@@ -371,13 +355,7 @@ class GroupReader(OpenedBefore):
         ahead = self._ahead
         self._between_events()
         while not ahead.current:
-            self._check_loop()
-            end = ahead.advance()
-            if end is not None:
-                self._ended.append(end)
-                self._due.set()
-                continue
-            if ahead.current:
+            if ahead.advance():
                 break
             if self._closed:
                 raise Closed(f"the reader {self.name} was closed", reader=self.name)
@@ -405,6 +383,10 @@ class GroupReader(OpenedBefore):
                 listener(CheckpointTaken(name, dict(positions)))
             self._taken[name] = positions
             self._due.set()
+
+    def _at_end(self, segment: str) -> None:
+        self._ended.append(segment)
+        self._due.set()
 
     def _handled(self) -> None:
         in_hand, self._in_hand = self._in_hand, None

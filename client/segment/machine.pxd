@@ -8,11 +8,12 @@ from segstore.client.connection.transport cimport Flow as AppendFlow
 
 cdef class WriterMachine:
     cdef object __weakref__
-    cdef public object _carry, _carrying, _deferred_end, _error, _flow, _loop, _on_over, _pool, _setup, _sizing, _timer
-    cdef public object _waits, request_id, segment, state, writer_bytes, writer_id
+    cdef public object _answer, _attempts, _carry, _carrying, _changed, _deferred_end, _error, _flow, _flow_id, _idle_since_s
+    cdef public object _locations, _loop, _on_over, _pool, _setting_up, _sizing, _timer, _token
+    cdef public object endpoint, request_id, segment, state, writer_bytes, writer_id
     cdef public Events _events
     cdef public bint _resends, _trying, frame_events
-    cdef public long long _largest, set_ups
+    cdef public long long _failed_from, _largest, _settled, set_ups
 
     @cython.locals(queue=Events, flow=AppendFlow)
     cpdef bint append(self, object data, object done, long long events=*, object tag=*, bint now=*)

@@ -1,9 +1,12 @@
 """The state machine behind a `SegmentWriter`: its sends, the replies and the failures that it handles.
 
+To set up the writer, an attempt looks up the segment's store and token, opens a flow there, and sends SetupAppend.
+After a failure it invalidates the location or token if that was the cause, waits for the back-off and tries again.
+
 An event is queued until the writer is open and gets a turn on the connection. It then gets its number and is in flight
-until an ack covers it. The reply to SetupAppend (`WriterSetup`) holds the last number that the store has from this
-writer, an implicit ack; all later events are resent before any new events: the first append alone, the other appends
-once it is acknowledged. The writer keeps one writer id and one request id.
+until an ack covers it. The reply to SetupAppend holds the last number that the store has from this writer, an implicit
+ack; all later events are resent before any new events: the first append alone, the other appends once it is
+acknowledged. The writer keeps one writer id and one request id.
 
 Events too large for an append are passed to `carry` once all earlier events are acknowledged, and later events wait
 until they are stored. If the segment is sealed meanwhile, that is handled afterwards: `carry` may have stored the event
@@ -12,14 +15,15 @@ before.
 If a store refuses the number of an append that was sent only once, or has numbers that were never sent, another writer
 is using this writer's id, and the writer fails (`WriterFenced`).
 
-Invariants: each event's waiter is notified exactly once; if nothing is acknowledged for `request_timeout_ms` the writer
-is set up again, and if that fails `retry`'s number of times without progress, all waiters fail. Cancelling a waiter
-never withdraws an event.
+Invariants: each event's waiter is notified exactly once; at most one attempt to set up runs at a time, each with a
+deadline; if nothing is acknowledged for `request_timeout_ms` the writer is set up again, and if that fails `retry`'s
+number of times, or for `recovery_timeout_ms`, without progress, all waiters fail. Cancelling a waiter never withdraws
+an event.
 
 Buffers: payloads belong to the caller and must not change until they are stored. Follows `SegmentOutputStreamImpl`
-(Pravega's client). Deliberate differences: events written in one loop iteration are sent as one append (see
-`append_batching`); after a reconnect the oldest append is resent alone; attempts are counted until an ack or a set-up
-makes progress.
+(Pravega's client), seeds 36.4, 36.9, 36.23 and 36.26. Deliberate differences: events written in one loop iteration are
+sent as one append (see `append_batching`); after a reconnect the oldest append is resent alone; attempts are counted
+until an ack or a set-up makes progress.
 """
 
 from __future__ import annotations
@@ -29,28 +33,44 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from uuid import UUID, uuid4
 
+from segstore.client.attempts import Attempts
 from segstore.client.connection import (
     BadAck,
     ConnectionPool,
+    Endpoint,
     Flow,
     InFlight,
     InFlightAppend,
     Locations,
     OtherWriter,
     Pending,
-    Timer,
     Waiter,
+    learn,
     notify_stored,
 )
-from segstore.client.errors import ClientError, EventTooLarge, ProtocolViolation, SegmentOver, WriterFenced, failure
-from segstore.client.segment.setup import RECOVERABLE, WriterSetup
+from segstore.client.errors import (
+    ClientError,
+    EventTooLarge,
+    ProtocolViolation,
+    RequestRejected,
+    RequestTimedOut,
+    Retriable,
+    SegmentOver,
+    TokenExpired,
+    WriterFenced,
+    failure,
+)
 from segstore.client.segment.states import WriterEvent, WriterState, after
-from segstore.client.segment.waits import AppendWaits
-from segstore.wire import AppendSetup, Buffer, Command, DataAppended, InvalidEventNumber
+from segstore.wire import AppendSetup, Buffer, Command, DataAppended, InvalidEventNumber, SetupAppend, WireError
 from segstore.wire.blocks import BLOCK_BYTES, EVENT_HEADER_BYTES, BlockSizeTracker
+from segstore.wire.request_id import pack
 
 _OPEN: Final = WriterState.OPEN
 _ENDED: Final = frozenset({WriterState.OVER, WriterState.FAILED, WriterState.CLOSED})
+_RECOVERABLE: Final = (Retriable, TokenExpired, ProtocolViolation)
+"""Errors after which another attempt to set up may succeed."""
+_HELD_S: Final = 1.0
+"""If an idle writer loses its set-up sooner than this, the set-up counts as a failed attempt."""
 
 Carry = Callable[[str, Buffer], Awaitable[None]]
 """Stores an event too large for an append at the end of a segment. Raises ClientError, SegmentOver among them."""
@@ -62,37 +82,11 @@ class WriterMachine:
     Attributes:
         segment, writer_id: the segment and the writer's id; writer_bytes: its id as bytes.
         request_id: the request id of its set-ups and appends.
+        endpoint: the store of the last attempt to set up.
         frame_events: whether each item is one event, which is stored behind its header.
         state: the current state.
         set_ups: number of successful set-ups.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_carry",
-        "_carrying",
-        "_deferred_end",
-        "_error",
-        "_events",
-        "_flow",
-        "_largest",
-        "_loop",
-        "_on_over",
-        "_pool",
-        "_resends",
-        "_setup",
-        "_sizing",
-        "_timer",
-        "_trying",
-        "_waits",
-        "frame_events",
-        "request_id",
-        "segment",
-        "set_ups",
-        "state",
-        "writer_bytes",
-        "writer_id",
-    )
 
     def __init__(
         self,
@@ -118,6 +112,7 @@ class WriterMachine:
         self.state = WriterState.CONNECTING
         self.set_ups = 0
         self._pool = pool
+        self._locations = locations
         self._on_over = on_over
         self._carry = carry
         self._carrying: asyncio.Task[None] | None = None
@@ -127,7 +122,7 @@ class WriterMachine:
         settings, overhead = pool.settings, EVENT_HEADER_BYTES if frame_events else 0
         self._largest = settings.max_event_bytes + EVENT_HEADER_BYTES - overhead
         self._flow: Flow | None = None
-        self._timer: Timer | None = None
+        self._timer: asyncio.TimerHandle | None = None
         """For the acknowledgement of the oldest append; None if there is none."""
         self._events = InFlight(
             overhead,
@@ -140,12 +135,24 @@ class WriterMachine:
         self._trying = False
         """Whether only the first append to resend is in flight; the others wait for its ack."""
         self._error: ClientError | None = None
-        self._waits: AppendWaits | None = None
-        """Exists only while there are waiters, so that writing without waiting costs nothing."""
+        self._failed_from = 0
+        """Number of items settled before the error that ended the writer."""
+        self._changed: asyncio.Future[None] | None = None
+        """Resolves at the next change that a coroutine may wait for; None while there are no waiters."""
         self._sizing: BlockSizeTracker | None = None
-        self._setup = WriterSetup(self, pool, locations, segment, self.writer_id)
-        self.request_id: Final = self._setup.request_id
-        self._setup.start(None)
+        self._flow_id = pool.lease()
+        self.request_id: Final = pack(self._flow_id, 0)
+        self.endpoint: Endpoint | None = None
+        self._token = ""
+        self._attempts: Attempts | None = None
+        """The retry budget; set during attempts to set up, and after a failure until there is progress."""
+        self._settled = 0
+        """Number of items settled at the last set-up."""
+        self._idle_since_s: float | None = None
+        """When the writer was set up and had nothing to store."""
+        self._answer: asyncio.Future[None] | None = None
+        self._setting_up: asyncio.Task[None] | None = None
+        self._set_up(None)
 
     # --- pending events -----------------------------------------------------------------------------------------------
 
@@ -166,27 +173,14 @@ class WriterMachine:
     def take_pending(self) -> list[Pending]:
         """Removes and returns unacknowledged items, in order. Called by the owner once the state is OVER."""
         taken = self._events.take_all()
-        self.settle()
+        self._wake()
         return taken
 
-    def settle(self) -> None:
-        """Wakes the waiters of acknowledged events."""
-        waits = self._waits
-        if waits is not None:
-            waits.settled(self._events.settled, has_room=self.has_room)
-            if not waits.some:
-                self._waits = None
-
-    def _waiting(self) -> AppendWaits:
-        """Returns the waits, created on demand."""
-        if self._waits is None:
-            self._waits = AppendWaits()
-        return self._waits
-
-    def _started(self) -> None:
-        """Wakes waiters for start-up: the writer was set up, or never will be."""
-        if self._waits is not None:
-            self._waits.started()
+    def _wake(self) -> None:
+        """Wakes the coroutines that wait for a change of the writer, which then look at their conditions."""
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set_result(None)
 
     # --- sending ------------------------------------------------------------------------------------------------------
 
@@ -264,10 +258,8 @@ class WriterMachine:
         if error is None:
             self._stored(self._events.carried().done)
             error = late
-        if isinstance(error, SegmentOver):
-            self._over(error)
-        elif error is not None:
-            self._fail(error)
+        if error is not None:
+            self._end_with(error)
         else:
             self._ask_turn()
 
@@ -294,7 +286,7 @@ class WriterMachine:
         if self._loop.time() < due_s:
             self._timer = self._loop.call_at(due_s, self._ack_due)
         else:
-            self.on_lost(self._setup.timed_out(f"did not acknowledge event {oldest.last} of"))
+            self.on_lost(self._timed_out(f"did not acknowledge event {oldest.last} of"))
 
     # --- replies ------------------------------------------------------------------------------------------------------
 
@@ -309,7 +301,7 @@ class WriterMachine:
             if type(reply) is AppendSetup:
                 self._on_set_up(reply)
             else:
-                error = failure(reply, endpoint=str(self._setup.endpoint), segment=self.segment)
+                error = failure(reply, endpoint=str(self.endpoint), segment=self.segment)
                 if isinstance(error, SegmentOver):
                     self._over(error)
                 elif type(reply) is InvalidEventNumber and self._events.oldest_is_new:
@@ -352,8 +344,8 @@ class WriterMachine:
         assert self._flow is not None
         self.state = after(self.state, WriterEvent.ANSWERED)
         self.set_ups += 1
-        self._setup.answered()
-        self._started()
+        self._answered()
+        self._wake()
         if self._pool.settings.append_batching == "blocks":
             self._sizing = BlockSizeTracker(self._loop.time() * 1000)
             self._flow.connection.outbox.set_sizing(self._flow.flow_id, self._sizing)
@@ -362,15 +354,15 @@ class WriterMachine:
         if self._trying:
             self._resend()
         else:
-            self._setup.idle()
+            self._idle_since_s = self._loop.time()
             self._ask_turn()
         if stored:
             self._stored(stored)
 
     def _stored(self, waiters: list[Waiter]) -> None:
         notify_stored(waiters, self._callback_failed)
-        if self._waits is not None:
-            self.settle()
+        if self._changed is not None and self._events.has_room:
+            self._wake()
 
     def _reject(self, done: Waiter, error: ClientError) -> None:
         if isinstance(done, asyncio.Future):
@@ -390,31 +382,98 @@ class WriterMachine:
 
     # --- set-up -------------------------------------------------------------------------------------------------------
 
-    def began(self, flow: Flow) -> bool:
-        """See `SetUpOwner`."""
+    def _set_up(self, error: ClientError | None) -> None:
+        """Starts attempts to set up the writer. error: the failure that made this necessary, if any."""
+        settled, idle_since_s = self._events.settled, self._idle_since_s
+        is_held = idle_since_s is not None and self._loop.time() - idle_since_s >= _HELD_S
+        if is_held or settled > self._settled:
+            self._attempts = None
+        self._settled, self._idle_since_s = settled, None
+        attempts = self._attempt(error)
+        self._setting_up = self._loop.create_task(attempts, name=f"setting up a writer of {self.segment}")
+
+    async def _attempt(self, error: ClientError | None) -> None:
+        """Attempts to set up the writer until that succeeds, or ends it."""
+        pool, what = self._pool, f"the writer of {self.segment}"
+        attempts = self._attempts or Attempts(pool.settings, what, segment=self.segment, random=pool.random)
+        self._attempts = attempts
+        try:
+            while True:
+                if error is not None:
+                    in_doubt = attempts.failures > 0
+                    learn(self._locations, self.segment, error, self.endpoint, self._token, in_doubt=in_doubt)
+                    await asyncio.sleep(attempts.failed(error))
+                try:
+                    async with attempts.one():
+                        await self._attempt_once()
+                    break
+                except _RECOVERABLE as problem:
+                    error = problem
+                    self._drop_flow()
+                    if self.state in _ENDED:
+                        break
+                    self.state = after(self.state, WriterEvent.LOST)
+        except ClientError as problem:
+            self._end_with(problem)
+        except WireError as problem:
+            text = f"{self.segment} cannot be written to: {problem}"
+            self._fail(RequestRejected(text, segment=self.segment).caused_by(problem))
+        except Exception as problem:  # noqa: BLE001 — any failure must reach the waiters
+            text = f"setting up a writer of {self.segment} failed: {problem!r}"
+            self._fail(ProtocolViolation(text, segment=self.segment).caused_by(problem))
+        if not attempts.failures:
+            self._attempts = None
+        if self._setting_up is asyncio.current_task():
+            self._setting_up = None
+
+    async def _attempt_once(self) -> None:
+        self.endpoint = endpoint = await self._locations.endpoint_of(self.segment)
+        self._token = await self._locations.token_for(self.segment)
+        flow = await self._pool.flow(endpoint, self, flow_id=self._flow_id)
         if self.state in _ENDED:
-            return False
+            flow.close()
+            return
         self._flow = flow
         flow.appender = self
         self.state = after(self.state, WriterEvent.SENT)
-        return True
+        self._answer = answer = self._loop.create_future()
+        flow.send(SetupAppend(self.request_id, self.writer_id, self.segment, self._token))
+        try:
+            async with asyncio.timeout(self._ack_limit_s):
+                await answer
+        except TimeoutError as cause:
+            raise self._timed_out("did not set up the writer of") from cause
+        finally:
+            self._answer = None
 
-    def failed_once(self) -> bool:
-        """See `SetUpOwner`."""
-        self._drop_flow()
-        if self.state in _ENDED:
-            return False
-        self.state = after(self.state, WriterEvent.LOST)
-        return True
+    def _answered(self, error: ClientError | None = None) -> None:
+        """Ends the current attempt: its reply has arrived, or it is no longer needed. error: fails the attempt."""
+        answer, self._answer = self._answer, None
+        if answer is None or answer.done():
+            return
+        if error is None:
+            answer.set_result(None)
+        else:
+            answer.set_exception(error)
 
-    def gave_up(self, error: ClientError) -> None:
-        """See `SetUpOwner`."""
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    def _timed_out(self, what: str) -> RequestTimedOut:
+        """Returns the error for a store that did not do something in time."""
+        limit = self._pool.settings.request_timeout_ms
+        return RequestTimedOut(
+            f"{self.endpoint} {what} {self.segment} within {limit:.0f} ms",
+            endpoint=str(self.endpoint),
+            segment=self.segment,
+            request_id=self.request_id,
+            limit=limit,
+        )
+
+    def _end_with(self, error: ClientError) -> None:
         if isinstance(error, SegmentOver):
             self._over(error)
         else:
             self._fail(error)
-
-    # --- failures -----------------------------------------------------------------------------------------------------
 
     def _refused(self, cause: BadAck) -> None:
         if isinstance(cause, OtherWriter):
@@ -423,12 +482,12 @@ class WriterMachine:
             self._violated(cause)
 
     def _violated(self, cause: BadAck) -> None:
-        endpoint = str(self._setup.endpoint)
+        endpoint = str(self.endpoint)
         error = ProtocolViolation(
             f"{endpoint} {cause}, to writer {self.writer_id} of {self.segment}",
             endpoint=endpoint,
             segment=self.segment,
-            request_id=self._setup.request_id,
+            request_id=self.request_id,
         ).caused_by(cause)
         flow = self._flow
         self.on_lost(error)
@@ -437,10 +496,10 @@ class WriterMachine:
 
     def _fenced(self, cause: Exception) -> WriterFenced:
         return WriterFenced(
-            f"another writer appends to {self.segment} as {self.writer_id}, according to {self._setup.endpoint}",
-            endpoint=str(self._setup.endpoint),
+            f"another writer appends to {self.segment} as {self.writer_id}, according to {self.endpoint}",
+            endpoint=str(self.endpoint),
             segment=self.segment,
-            request_id=self._setup.request_id,
+            request_id=self.request_id,
             writer_id=self.writer_id,
         ).caused_by(cause)
 
@@ -461,13 +520,13 @@ class WriterMachine:
             return
         was = self.state
         self._drop_flow()
-        if not isinstance(error, RECOVERABLE):
+        if not isinstance(error, _RECOVERABLE):
             self._fail(error)
         elif was is WriterState.SETTING_UP:
-            self._setup.answered(error)
+            self._answered(error)
         elif was is _OPEN:
             self.state = after(was, WriterEvent.LOST)
-            self._setup.start(error, self._events.settled)
+            self._set_up(error)
 
     def _over(self, error: SegmentOver) -> None:
         if self.state in _ENDED:
@@ -481,8 +540,8 @@ class WriterMachine:
             self._deferred_end = error
             return
         self.state = after(self.state, WriterEvent.SEGMENT_OVER)
-        self._setup.answered()
-        self._started()
+        self._answered()
+        self._wake()
         self._on_over(self, error)
 
     def _fail(self, error: ClientError, event: WriterEvent = WriterEvent.FAILED) -> None:
@@ -492,11 +551,8 @@ class WriterMachine:
         if self._carrying is not None:
             self._carrying.cancel()
         self.state = after(self.state, event)
-        self._error = error
-        self._setup.answered()
-        self._started()
-        if self._waits is not None:
-            self._waits.fail(self._again)
+        self._error, self._failed_from = error, self._events.settled
+        self._answered()
         for item in self.take_pending():
             self._reject(item.done, self._again())
 

@@ -80,7 +80,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
     async def room(self) -> None:
         """Waits until less than `max_in_flight_bytes` is held, or the writer has failed."""
         while not self.has_room:
-            await self._waiting().for_room()
+            await self._change()
 
     async def started(self) -> None:
         """Waits until the writer is set up for the first time. Raises the error if it ended before that.
@@ -92,18 +92,26 @@ class SegmentWriter(FlushedAfter, WriterMachine):
                 raise self._again()
             if self.state is WriterState.OVER:
                 return
-            await self._waiting().for_start()
+            await self._change()
 
     async def flush(self) -> None:
         """Waits until everything written before is acknowledged or taken over by another writer.
 
         Raises the error that ended the writer.
         """
-        if self._error is not None:
-            if not isinstance(self._error, Closed) or self.unsettled:
+        if self._error is not None and not isinstance(self._error, Closed):
+            raise self._again()
+        count = self._events.settled + self.unsettled
+        while self._events.settled < count:
+            await self._change()
+            if self._error is not None and self._failed_from < count:
                 raise self._again()
-        elif self.unsettled:
-            await self._waiting().until_settled(self._events.settled + self.unsettled)
+
+    async def _change(self) -> None:
+        """Waits for the next change of the writer: events were settled, it was set up, or it has ended."""
+        if self._changed is None:
+            self._changed = self._loop.create_future()
+        await asyncio.shield(self._changed)
 
     # --- shutdown -----------------------------------------------------------------------------------------------------
 
@@ -119,8 +127,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         if self.state is WriterState.CLOSED:
             return
         limit = self._pool.settings.close_timeout_ms
-        endpoint = self._setup.endpoint
-        facts = {"segment": self.segment, "endpoint": None if endpoint is None else str(endpoint)}
+        facts = {"segment": self.segment, "endpoint": None if self.endpoint is None else str(self.endpoint)}
         try:
             async with within(limit, self._late, **facts):
                 await self.flush()
@@ -136,15 +143,15 @@ class SegmentWriter(FlushedAfter, WriterMachine):
             self._fail(Closed(f"the writer of {self.segment} was closed", segment=self.segment), WriterEvent.CLOSED)
             if self.state is WriterState.FAILED:
                 self.state = after(self.state, WriterEvent.CLOSED)
-            self._setup.release()
-            self._setup.cancel()
+            self._pool.release(self._flow_id)
+            if self._setting_up is not None and self._setting_up is not asyncio.current_task():
+                self._setting_up.cancel()
 
     async def abort(self) -> None:
         """Releases all resources immediately; unacknowledged events fail."""
         self.end()
-        await self._setup.aclose()
-        if self._carrying is not None:
-            await asyncio.gather(self._carrying, return_exceptions=True)
+        tasks = {self._setting_up, self._carrying} - {None, asyncio.current_task()}
+        await asyncio.gather(*filter(None, tasks), return_exceptions=True)
 
 
 # --- statistics -------------------------------------------------------------------------------------------------------

@@ -2,13 +2,13 @@
 
 from segstore.client.stream.byte_stream import ByteReader, ByteWriter
 from segstore.client.stream.event_ranges import EventRange, EventRangeReader, event_ranges
-from segstore.client.stream.event_reader import EventReader, From, StreamEvent, check_cut, check_cut_with, tail_of
+from segstore.client.stream.event_reader import EventReader, From, check_cut, check_cut_with, tail_of
 from segstore.client.stream.event_writer import EventWriter
-from segstore.client.stream.events import EventAssembler, EventDecoder, FramedEvent, frame_event
+from segstore.client.stream.events import EventAssembler, EventDecoder, FramedEvent, StreamEvent, frame_event
 from segstore.client.stream.read_ahead import ReadAhead
 from segstore.client.stream.revisioned import Entry, Revision, RevisionedStream
 from segstore.client.stream.routers import HashedKey, PartialRoundRobin, RoundRobin, Router, SinglePartition
-from segstore.client.stream.stream_client import Successors
+from segstore.client.stream.stream_client import successors_of
 from segstore.client.stream.synchronizer import StateRules, StateSynchronizer
 from segstore.client.stream.transactions import Transaction, TransactionWriter
 
@@ -35,12 +35,12 @@ __all__ = [
     "StateRules",
     "StateSynchronizer",
     "StreamEvent",
-    "Successors",
     "Transaction",
     "TransactionWriter",
     "check_cut",
     "check_cut_with",
     "event_ranges",
     "frame_event",
+    "successors_of",
     "tail_of",
 ]

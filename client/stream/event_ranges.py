@@ -20,8 +20,8 @@ from segstore.client.controller import Cluster, CutError, name_of
 from segstore.client.errors import ProtocolViolation
 from segstore.client.lifecycle import ClosedAfter, all_of
 from segstore.client.segment import SegmentReader
-from segstore.client.stream.event_reader import From, StreamEvent, checked_place, offsets_of
-from segstore.client.stream.events import EventAssembler
+from segstore.client.stream.event_reader import From, checked_place, offsets_of
+from segstore.client.stream.events import EventAssembler, StreamEvent
 
 
 class EventRange(NamedTuple):

@@ -14,36 +14,27 @@ cancelling `read` loses nothing; after `aclose`, which can be called twice, no t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import pairwise
 from operator import attrgetter
-from typing import Final, Literal, NamedTuple, Self
-
-import msgspec
+from typing import Final, Literal, Self
 
 from segstore.client.connection import SegmentRequests
 from segstore.client.controller import Cluster, Controller, CutError, StreamCut, Successor, checked_cut, name_of
 from segstore.client.errors import ClientError, Closed, NoSuchStream, SegmentMissing
-from segstore.client.lifecycle import ClosedAfter, OpenedBefore, all_of, frequent, not_open
+from segstore.client.lifecycle import ClosedAfter, OpenedBefore, all_of, not_open
 from segstore.client.routing import SegmentRange
 from segstore.client.segment import SegmentReader
-from segstore.client.stream.events import EventAssembler
+from segstore.client.stream.events import EventAssembler, StreamEvent
 from segstore.client.stream.read_ahead import ReadAhead
-from segstore.client.stream.stream_client import StreamClient, Successors
+from segstore.client.stream.stream_client import StreamClient, successors_of
 from segstore.wire.names import split_segment_id
 
 From = Literal["head", "tail"] | Mapping[int, int]
 """Where to start reading; a cut is segment id → offset."""
 _LOW: Final = attrgetter("low")
-
-
-class StreamEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event, the offset of its header, and its segment."""
-
-    data: bytes
-    offset: int
-    segment_id: int
 
 
 async def tail_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
@@ -136,13 +127,6 @@ def _shown(cut: Mapping[int, int]) -> str:
     return str(dict(cut))[:200]
 
 
-class _Turn(NamedTuple):
-    """A marker between events: from here, finished segments are replaced by their successors."""
-
-    over: tuple[int, ...]
-    begun: tuple[int, ...]
-
-
 class EventReader(OpenedBefore, ClosedAfter, StreamClient):
     """A reader of one stream. Use with `async with` and `async for`, or `open`, `read` and `aclose`."""
 
@@ -151,14 +135,13 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         super().__init__(cluster, scope, stream)
         self._cut: dict[int, int] = {}
         self._from = checked_place(scope, stream, from_)
-        self._successors = Successors(self._controller, self._settings, self._pool.random)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._readers: dict[int, SegmentReader] = {}
         self._ended: set[int] = set()
         self._following: dict[int, set[int]] = {}
         telemetry = cluster.telemetry
         observer = None if telemetry is None else telemetry.receiving(lambda _: self._name)
-        self._ahead: ReadAhead[int, StreamEvent, _Turn] = ReadAhead(self._settings.read_ahead_bytes, observer)
+        self._ahead: ReadAhead[int, StreamEvent] = ReadAhead(self._settings.read_ahead_bytes, observer)
         self._opened = False
 
     async def open(self) -> None:
@@ -193,14 +176,14 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
     async def _follow(self, segment_id: int, reader: SegmentReader) -> None:
         with self._ahead.producing(f"reading {reader.segment}", segment=reader.segment):
             try:
-                limit, begun = self._settings.max_large_event_bytes, reader.offset
-                decoder = EventAssembler(reader.segment, begun, limit, StreamEvent, segment_id)
+                limit = self._settings.max_large_event_bytes
+                decoder = EventAssembler(reader.segment, reader.offset, limit, StreamEvent, segment_id)
                 try:
                     await self._ahead.fill(segment_id, reader, decoder)
                 except SegmentMissing as error:
                     await self._check_stream(error)
                     raise
-                self._end(segment_id, await self._successors.of(reader.segment, in_vain=reader.offset == begun))
+                self._end(segment_id, await successors_of(self._cluster, reader.segment))
             finally:
                 reader.close()
                 del self._tasks[segment_id]
@@ -229,7 +212,13 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         over = tuple(ended for ended, after in self._following.items() if after and after <= self._readers.keys())
         for ended in over:
             del self._following[ended]
-        self._ahead.mark(_Turn(over, begun))
+        self._ahead.mark(segment_id, partial(self._move_on, over, begun))
+
+    def _move_on(self, over: Iterable[int], begun: Iterable[int]) -> None:
+        """Called between two events: from here, finished segments are replaced in the cut by their successors."""
+        for segment_id in over:
+            del self._cut[segment_id]
+        self._cut.update(dict.fromkeys(begun, 0))
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -244,7 +233,6 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
             segment_id, offset = place
             self._cut[segment_id] = offset
 
-    @frequent
     async def read(self) -> StreamEvent | None:
         """Returns the next event, None at the end of a sealed stream.
 
@@ -253,7 +241,6 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         """
         return self._ahead.current.pop() if await self._some() else None
 
-    @frequent
     async def read_slice(self) -> list[StreamEvent]:
         """Returns all buffered events of the next segment read, in order; [] only at the end of a sealed stream.
         Cheaper than `read` for many events. Raises as `read`.
@@ -269,15 +256,8 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         """Waits until events are buffered; returns False at the end of a sealed stream."""
         ahead = self._ahead
         while not ahead.current:
-            self._check_loop()
             self._note_place()
-            turn = ahead.advance()
-            if turn is not None:
-                for segment_id in turn.over:
-                    del self._cut[segment_id]
-                self._cut.update(dict.fromkeys(turn.begun, 0))
-                continue
-            if ahead.current:
+            if ahead.advance():
                 break
             if self._closed:
                 raise not_open(f"the reader of {self._name}", closed=True)

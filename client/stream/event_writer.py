@@ -33,13 +33,13 @@ from segstore.client.errors import (
     SegmentOver,
     StreamSealed,
 )
-from segstore.client.lifecycle import FlushedAfter, OpenedBefore, frequent, not_open, within
+from segstore.client.lifecycle import FlushedAfter, OpenedBefore, not_open, within
 from segstore.client.routing import RangeRouter, SegmentRange
 from segstore.client.segment import SegmentWriter, SegmentWriterStats, WriterState, WriterStats
 from segstore.client.stream.events import whole_event
 from segstore.client.stream.large_events import LargeEventWriter
 from segstore.client.stream.routers import HashedKey, Router
-from segstore.client.stream.stream_client import StreamClient, Successors
+from segstore.client.stream.stream_client import StreamClient, successors_of
 from segstore.wire.names import writer_id
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,6 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             self._largest = max(self._largest, settings.max_large_event_bytes)
         self._new_future = asyncio.get_running_loop().create_future
         self._budget = self._pool.budget
-        self._successors = Successors(self._controller, settings, random)
         self.large_events: Final = LargeEventWriter(self._pool, self._locations)
         self._choice = (router or HashedKey()).choice(random)
         self._router: RangeRouter | None = None
@@ -98,7 +97,6 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         segment writer that is open still owns the position."""
         self._inherited: set[int] = set()
         """Segments whose writers took over another's events: if one fails to start, no send reports those events."""
-        self._replaced: list[SegmentWriter] = []
         self._events = 0
         self._bytes = 0
         """Events accepted, except by the segment writers in `_writers`, which count their own."""
@@ -147,14 +145,12 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    @frequent
     async def write(self, event: bytes, *, routing_key: str | None = None) -> None:
         """Writes an event and waits until it is stored. Cancelling the wait does not withdraw the event.
 
         Raises EventTooLarge, StreamSealed, NoSuchStream, TokenRefused, RetriesExhausted, Closed; the last three also
         if the segment's writer does not start.
         """
-        self._check_loop()
         done, ahead = self._accept(event, routing_key, True)
         try:
             if ahead is not None:
@@ -164,7 +160,6 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             self._unreported = True
             raise
 
-    @frequent
     async def submit(self, event: bytes, *, routing_key: str | None = None) -> asyncio.Future[None]:
         """Accepts an event and waits for room; returns a future that completes when it is stored, or has the error.
 
@@ -179,7 +174,6 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             if future is not None:
                 self._unreported = True
                 return future
-        self._check_loop()
         done, ahead = self._accept(event, routing_key, False)
         self._unreported = True
         if ahead is not None:
@@ -233,15 +227,13 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         while not writer.has_room:
             await writer.room()
         if not writer.set_ups:
-            while self._replaced:
-                await self._replaced.pop().abort()
             # The event is already queued, so events that arrive while the writer starts stay behind it.
             await writer.started()
 
     def _writer_of(self, segment: SegmentRange) -> SegmentWriter:
         writer = self._writers.get(segment.segment_id)
         if writer is not None and self._never_started(segment.segment_id, writer):
-            self._replaced.append(writer)
+            writer.end()
             self._count(writer)
             writer = None
         if writer is None:
@@ -277,8 +269,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
 
     async def _reroute(self, segment: SegmentRange, writer: SegmentWriter, error: SegmentOver) -> None:
         try:
-            in_vain = not writer.set_ups or (writer.segment_length < 0 and bool(writer.unsettled))
-            successors = await self._successors.of(segment.name, in_vain=in_vain)
+            successors = await successors_of(self._cluster, segment.name)
             if not successors:
                 raise StreamSealed(f"stream {self._name} is sealed", stream=self._name) from error
             router = self._router
@@ -430,12 +421,9 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._last_sequence = self.last_sequence
         self._routes.clear()
         writers, self._writers = self._writers, {}
-        replaced, self._replaced = self._replaced, []
         for writer in writers.values():
             self._count(writer)
-        ended = [*writers.values(), *replaced]
-        for writer in ended:
-            writer.end()  # end all before the first await, which may be cancelled
+            writer.end()  # all of them before the first await, which may be cancelled
         await asyncio.gather(*reroutes, return_exceptions=True)
-        for writer in ended:
+        for writer in writers.values():
             await writer.abort()

@@ -33,6 +33,14 @@ class FramedEvent(msgspec.Struct, frozen=True, gc=False):
     segment: str
 
 
+class StreamEvent(msgspec.Struct, frozen=True, gc=False):
+    """An event, the offset of its header, and the id of its segment."""
+
+    data: bytes
+    offset: int
+    segment_id: int
+
+
 def whole_event(event: Buffer) -> bytes:
     """Returns the event, a copy if it is not bytes. Raises TypeError if it is not a buffer."""
     if type(event) is bytes:

@@ -13,26 +13,18 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from segstore.client.errors import ClientError, ProtocolViolation
 from segstore.client.segment import SegmentReader
-from segstore.client.stream.events import EventAssembler
+from segstore.client.stream.events import EventAssembler, FramedEvent, StreamEvent
 
 if TYPE_CHECKING:
     from segstore.client.telemetry import Receiving
 
 
-class Placed(Protocol):
-    """An event with the offset of its header."""
-
-    @property
-    def offset(self) -> int: ...
-
-
-E = TypeVar("E", bound=Placed)
+E = TypeVar("E", bound=FramedEvent | StreamEvent)
 K = TypeVar("K")
-M = TypeVar("M")
 
 
 class _Read(NamedTuple, Generic[K, E]):
@@ -44,8 +36,13 @@ class _Read(NamedTuple, Generic[K, E]):
     end: int
 
 
-class ReadAhead(Generic[K, E, M]):
-    """A buffer of events of type E from segments K, in arrival order, with marks of type M between them.
+class _Mark(NamedTuple, Generic[K]):
+    key: K
+    passed: Callable[[], object]
+
+
+class ReadAhead(Generic[K, E]):
+    """A buffer of events of type E from segments K, in arrival order, with marks between them.
 
     Attributes:
         current: remaining events of the current read in reverse order; `current.pop()` returns the next.
@@ -62,7 +59,7 @@ class ReadAhead(Generic[K, E, M]):
         self.came = asyncio.Event()
         self._limit = limit_bytes
         self._observer = observer
-        self._queue: deque[_Read[K, E] | M] = deque()
+        self._queue: deque[_Read[K, E] | _Mark[K]] = deque()
         self._read: _Read[K, E] | None = None
         self._room = asyncio.Event()
 
@@ -117,9 +114,9 @@ class ReadAhead(Generic[K, E, M]):
                 f"{reader.segment} ends within an event", segment=reader.segment, offset=decoder.offset
             )
 
-    def mark(self, mark: M) -> None:
-        """Adds a mark, which `advance` returns after all earlier events."""
-        self._queue.append(mark)
+    def mark(self, key: K, passed: Callable[[], object]) -> None:
+        """Adds a mark behind the events of a segment: `advance` calls `passed` once all earlier events are returned."""
+        self._queue.append(_Mark(key, passed))
 
     async def room(self) -> None:
         """Waits until less than the limit is held."""
@@ -133,42 +130,34 @@ class ReadAhead(Generic[K, E, M]):
         self.current.clear()
         return events
 
-    def advance(self) -> M | None:
-        """Called when `current` is empty: releases its read, then returns the mark that follows or refills `current`.
+    def advance(self) -> bool:
+        """Called when `current` is empty: releases its read, passes marks, and refills `current` if events follow.
 
-        `current` stays empty if nothing is buffered.
+        Returns whether there are events.
         """
         self._release()
-        if not self._queue:
-            return None
-        following = self._queue.popleft()
-        if not isinstance(following, _Read):
-            return following
-        self._read = following
-        self.current = following.events
-        if self._observer is not None:
-            self._observer.took(following.key, len(following.events))
-        return None
+        while self._queue:
+            following = self._queue.popleft()
+            if isinstance(following, _Read):
+                self._read, self.current = following, following.events
+                if self._observer is not None:
+                    self._observer.took(following.key, len(following.events))
+                return True
+            following.passed()
+        return False
 
-    def drop(self, whose: Callable[[K], bool], which: Callable[[M], bool]) -> None:
-        """Drops the events of the segments, and the marks, that the predicates select."""
+    def drop(self, whose: Callable[[K], bool]) -> None:
+        """Drops the events and marks of the segments that the predicate selects."""
         if self._read is not None and whose(self._read.key):
             self._release()
-        queue: deque[_Read[K, E] | M] = deque()
-        for item in self._queue:
-            if not isinstance(item, _Read):
-                if not which(item):
-                    queue.append(item)
-            elif whose(item.key):
-                self.held_bytes -= item.size
-            else:
-                queue.append(item)
-        self._queue = queue
+        dropped = [item for item in self._queue if whose(item.key)]
+        self.held_bytes -= sum(item.size for item in dropped if isinstance(item, _Read))
+        self._queue = deque(item for item in self._queue if not whose(item.key))
         self._look()
 
     def clear(self) -> None:
         """Drops everything."""
-        self.drop(lambda _: True, lambda _: True)
+        self.drop(lambda _: True)
 
     def _release(self) -> None:
         self.current = []

@@ -73,8 +73,6 @@ class PartialRoundRobin(Router):
     limit: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.limit, bool) or not isinstance(self.limit, int):
-            raise TypeError(f"the limit of PartialRoundRobin must be a number of segments, not {self.limit!r}")
         if self.limit < 1:
             raise ValueError(f"PartialRoundRobin needs at least one segment, not {self.limit}")
 
@@ -142,9 +140,7 @@ class _InTurn(Choice):
         by_segment = {ranges.route(position).segment_id: position for position in reversed(self._members)}
         members = [position for position in self._members if by_segment[ranges.route(position).segment_id] == position]
         others = {
-            piece.segment.segment_id: piece.low
-            for piece in reversed(ranges.pieces)
-            if piece.segment.segment_id not in by_segment
+            piece.segment_id: piece.low for piece in reversed(ranges.pieces) if piece.segment_id not in by_segment
         }
         count = len(others) if self._limit is None else min(len(others), self._limit - len(members))
         members += self._random.sample(sorted(others.values()), count)

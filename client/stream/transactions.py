@@ -199,15 +199,7 @@ class Transaction(OpenedBefore, StreamClient):
         Events without a routing key all go to one segment, in order. Raises EventTooLarge, TransactionOver, Closed, and
         the error of an earlier failed write.
         """
-        limit = self._settings.max_event_bytes
-        if len(event) > limit:
-            raise EventTooLarge(
-                f"an event of {len(event)} bytes for a transaction of {self._name}, the limit is {limit}: "
-                "larger events can only be written outside of transactions",
-                stream=self._name,
-                limit=limit,
-                actual=len(event),
-            )
+        EventTooLarge.check(event, self._settings.max_event_bytes, stream=self._name)
         self._check()
         assert self._router is not None
         writer = self._writer_of(self._router.route(position_of(str(self.id) if routing_key is None else routing_key)))

@@ -174,11 +174,6 @@ class KeyValueTable(OpenedBefore, FreedAfter):
     def _expected(self, version: Version | None, partition: SegmentRange) -> int:
         if version is None:
             return NO_VERSION
-        if not isinstance(version, Version):
-            raise TypeError(
-                f"version is {version!r} and not a Version, as put returns it and entries have it; "
-                "NEW for a key that does not exist, None for any version, Version.parse reads the text form"
-            )
         if version.segment_id not in (_ANY, partition.segment_id):
             raise BadKeyVersion(
                 f"version {version} belongs to another partition than {partition.name}",

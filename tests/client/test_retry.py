@@ -45,7 +45,6 @@ def test_no_delay_exceeds_the_maximum_or_its_jitter(
         ("{", "this is not JSON: Expecting"),
         ("[" * 100_000, "this is not JSON: "),
         ('{"max_ms": ' + "9" * 5_000 + "}", "this is not JSON: Exceeds the limit"),
-        ('{"initial_ms": 2, "max_ms": 3, "initial_ms": 2}', "the key 'initial_ms' appears twice"),
         ("3", "Input should be"),
         ('{"initial_ms": 2, "max_ms": 1}', "above max_ms"),
     ],

@@ -30,10 +30,10 @@ def test_a_merge_moves_the_part_of_the_sealed_segment_only() -> None:
     router = RangeRouter([segment(0, 0.0, 0.3), segment(1, 0.3, 1.0)])
     merged = segment(2, 0.0, 1.0)
     router.replace(0, [merged])
-    assert router.route(0.2) == merged
+    assert router.route(0.2) == segment(2, 0.0, 0.3)
     assert router.route(0.5).segment_id == 1, "until it is found sealed too"
     router.replace(1, [merged])
-    assert router.segments == [merged]
+    assert [piece.segment_id for piece in router.segments] == [2]
 
 
 def test_a_split_gives_each_successor_its_part() -> None:

@@ -19,7 +19,6 @@ from segstore.client.config import ClientSettings
 from segstore.client.connection import SegmentRequests
 from segstore.client.controller import Successor, name_of
 from segstore.client.errors import NoSuchStream, failure
-from segstore.client.lifecycle import OfOneLoop
 from segstore.client.routing import SegmentRange
 from segstore.client.segment import Chunk
 from segstore.client.stream import EventDecoder, FramedEvent, frame_event
@@ -131,7 +130,7 @@ class MemoryStream:
             self.store.truncate_segment(name_of(scope, stream, identifier), offset, now_ms=self.now_ms)
 
 
-class MemoryRequests(OfOneLoop):
+class MemoryRequests:
     """As `SegmentRequests`, on a store in this process."""
 
     def __init__(self, stream: MemoryStream) -> None:

@@ -147,15 +147,6 @@ async def test_a_bearer_token_is_fetched_once_and_again_when_it_is_refused(grpc_
             await pravega.controller.create_scope("c")
 
 
-def test_a_token_in_the_place_of_its_source_and_credentials_of_another_type_are_refused_at_once() -> None:
-    with pytest.raises(TypeError, match="coroutine function that returns a token, not a str") as caught:
-        Bearer("a-secret")
-    assert "a-secret" not in str(caught.value)
-    with pytest.raises(TypeError, match=r"Bearer\(fetch\) or a Credentials, not a tuple") as caught:
-        connect("tcp://localhost:1", credentials=("ann", "a-secret"))
-    assert "a-secret" not in str(caught.value)
-
-
 async def test_a_source_of_tokens_that_fails_or_hangs_is_an_error_within_the_deadline(grpc_runs: None) -> None:
     source = Source(lambda _: "token 1")
     async with MockCluster(watched=False) as mock:

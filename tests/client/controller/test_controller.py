@@ -186,11 +186,6 @@ LOCATION = m.SegmentsAtTime.SegmentLocation
             m.SuccessorResponse(segments=[m.SuccessorResponse.SegmentEntry(segment=located(1 << 32), value=[-1])]),
             lambda c: c.successors("a", "s", 0),
         ),
-        (
-            "getDelegationToken",
-            m.DelegationToken(delegationToken="x" * 65536),
-            lambda c: c.delegation_token("a", "s", "READ"),
-        ),
         ("checkTransactionState", m.TxnState(state=99), lambda c: c.transaction_status("a", "s", UUID(int=1))),  # type: ignore[arg-type]
         (
             "listCompletedTransactions",

@@ -93,7 +93,7 @@ async def test_an_ack_for_another_writer_is_a_protocol_error_that_ends_the_conne
             await writer.write(b"x")
         said = caught.value.__cause__
         assert isinstance(said, ProtocolViolation)
-        where = str(store.endpoint), SEGMENT, writer._setup.request_id
+        where = str(store.endpoint), SEGMENT, writer.request_id
         assert (said.endpoint, said.segment, said.request_id) == where
         assert f"acknowledges events of writer {stranger}, to writer {writer.writer_id} of {SEGMENT}" in str(said)
         assert "acknowledges events" in str(said.__cause__)
@@ -134,7 +134,7 @@ async def test_a_fenced_writer_says_where_and_by_which_answer(by: str) -> None:
         assert caught.value.facts() == {
             "endpoint": str(store.endpoint),
             "segment": SEGMENT,
-            "request_id": writer._setup.request_id,
+            "request_id": writer.request_id,
             "writer_id": writer.writer_id,
         }
         assert caught.value.__cause__ is not None

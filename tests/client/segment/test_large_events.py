@@ -104,7 +104,7 @@ async def test_a_segment_that_is_over_during_a_large_event_is_so_after_it(carrie
         )
         large, behind = writer.write(b"x" * 109, tag="large"), writer.write(b"y", tag="behind")
         await until(lambda: carry.carried)
-        store.peers[0].send(SegmentIsSealed(writer._setup.request_id, SEGMENT))
+        store.peers[0].send(SegmentIsSealed(writer.request_id, SEGMENT))
         await until(lambda: pool.metrics().flows == 0)
         assert heard == []
         assert writer.state is WriterState.CONNECTING

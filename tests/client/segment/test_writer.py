@@ -113,9 +113,40 @@ async def test_after_a_reconnect_the_oldest_append_goes_alone_and_the_others_whe
         assert ends == [[1, 2, 3], [1]]
         flow = writer._flow
         assert flow is not None
-        store.peers[-1].send(DataAppended(writer._setup.request_id, writer.writer_id, 1, 0, 1))
+        store.peers[-1].send(DataAppended(writer.request_id, writer.writer_id, 1, 0, 1))
         await until(lambda: len(ends[1]) == 4)
         assert ends[1] == [1, 2, 3, 4]
+        await writer.abort()
+
+
+@looped("ends", ["stored", "closed"])
+async def test_coroutines_that_wait_for_a_writer_go_on_together_and_a_cancelled_one_disturbs_no_other(
+    ends: str,
+) -> None:
+    async with MockSegmentStore() as store, ConnectionPool(settings(max_in_flight_bytes=1)) as pool:
+        await make(store)
+        store.faults.add("type = APPEND_BLOCK_END", nth=1, do="hold", name="append")
+        writer = SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT)
+        starts = [asyncio.create_task(writer.started()) for _ in range(3)]
+        await asyncio.sleep(0)
+        starts.pop().cancel()
+        await asyncio.gather(*starts)
+        writer.append(b"held", lambda _: None)
+        await store.faults.wait_held("append")
+        waits = [asyncio.create_task(wait()) for wait in (writer.room, writer.flush, writer.flush, writer.flush)]
+        await asyncio.sleep(0)
+        waits.pop().cancel()
+        await asyncio.sleep(0)
+        assert not any(wait.done() for wait in waits)
+        if ends == "stored":
+            store.faults.release("append")
+        else:
+            await writer.abort()
+        room, *flushes = await asyncio.gather(*waits, return_exceptions=True)
+        assert room is None
+        assert [type(end) for end in flushes] == [type(None) if ends == "stored" else Closed] * 2
+        assert ends == "stored" or flushes[0] is not flushes[1], "their tracebacks are their own"
+        await writer.flush()
         await writer.abort()
 
 

@@ -118,14 +118,6 @@ async def test_entries_of_one_primary_key_change_together_or_not_at_all(pravega:
             await table.put_all([(a, b"1"), (TableKey(b"qq", b"a"), b"2")])
 
 
-async def test_a_version_that_is_none_is_refused_with_where_one_comes_from(pravega: Client) -> None:
-    version: Any = "1:99"
-    async with await made(pravega) as table:
-        for changing in (table.put(b"k1", b"v", version=version), table.remove(b"k1", version=version)):
-            with pytest.raises(TypeError, match="and not a Version, as put returns it"):
-                await changing
-
-
 async def test_a_version_of_another_partition_does_not_match() -> None:
     async with MockCluster(watched=False) as mock, client(mock) as pravega, await made(pravega) as table:
         version = await table.put(b"k1", b"x")

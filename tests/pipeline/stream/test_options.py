@@ -78,7 +78,7 @@ def test_settings_of_the_client_go_with_them() -> None:
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss", "true or false"),
         ({"from": "here"}, "from", "from: 'here' is not a position"),
         ({"password": "secret"}, "the client's settings", "username and password must be given together"),
-        ({"client.colour": "red"}, "the client's settings", "settings: there is no client setting 'colour'"),
+        ({"client.colour": "red"}, "colour", "colour: there is no such key"),
         ({"client.retry": "{"}, "retry", "retry: this is not JSON: "),
         ({"client.max_ack_polls": "many"}, "max_ack_polls", "max_ack_polls: a whole number is needed"),
     ],
