@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from segstore.pipeline.storage import File, Storage
 from segstore.pipeline.trace.files import FileRange, plan, sizes_of
-from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.options import TraceReaderOptions, read_options
 from segstore.wire.extras import pip_command
 
@@ -294,7 +293,7 @@ def _read(advance: Advance, pieces: list[FileRange], options: TraceReaderOptions
 
     counted = options._replace(storage=_Counting(options.storage.options, advance))
     with ParquetWriter(out, arrow_schema(options.given), compression="zstd") as into:
-        for batch in read_rows(pieces, counted, options.given, Chosen(options.conditions)):
+        for batch in read_rows(pieces, counted, options.given):
             into.write_batch(batch)
 
 

@@ -40,7 +40,7 @@ from segstore.pipeline.trace.files import find_traces
 from segstore.pipeline.trace.options import OptionError, read_options
 from segstore.wire.names import parent_of
 
-_DECIDED: Final = ("path", "paths", "columns", "fields", "frame", "commands", "packed", "vectorised")
+_DECIDED: Final = ("path", "paths", "columns", "fields", "frame", "commands", "packed")
 """The options of traces that an analysis decides itself."""
 
 BUCKET_BITS: Final = 7

@@ -34,7 +34,7 @@ _TYPES: Final[dict[str, ColumnType]] = {
 
 
 def _columns(names: Iterable[str]) -> tuple[TraceColumn, ...]:
-    return tuple(TraceColumn(name, _TYPES.get(name, "long"), "") for name in names)
+    return tuple(TraceColumn(name, _TYPES.get(name, "bigint"), "") for name in names)
 
 
 WRITTEN: Final = pa.schema(

@@ -46,11 +46,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def sources(filters: bool) -> tuple[type[spark.DataSource], ...]:
-    """Returns this module's data sources, which leave filters to Spark."""
-    return (StreamSource,)
-
-
 class StreamSource(Shipped, spark.DataSource):
     """The data source for streams; `StreamOptions` describes its options."""
 

@@ -1,7 +1,7 @@
 """Converts records to Arrow batches.
 
-If C is the process's codec, it fills the columns for the records of captures, from the same `Origin`s and `Condition`s
-as `RowMaker`. `RowMaker` makes all other rows: of commands that have a column with a conversion unknown to C, such as
+If C is the process's codec, it fills the columns for the records of captures, from the same `Origin`s as
+`RowMaker`. `RowMaker` makes all other rows: of commands that have a column with a conversion unknown to C, such as
 the name of an enum member, and of records that can hold a token if the column `frame` must not show it; all rows if
 only it can fill a column.
 
@@ -43,9 +43,9 @@ _SIZE: Final = struct.Struct("<I")
 
 _TYPES: Final = {
     "boolean": pa.bool_(),
-    "byte": pa.int8(),
+    "tinyint": pa.int8(),
     "int": pa.int32(),
-    "long": pa.int64(),
+    "bigint": pa.int64(),
     "string": pa.string(),
     "binary": pa.binary(),
     "timestamp": pa.timestamp("us", tz="UTC"),
@@ -58,27 +58,24 @@ def arrow_schema(columns: tuple[TraceColumn, ...]) -> pa.Schema:
 
 
 def read_rows(
-    pieces: Iterable[FileRange], options: TraceReaderOptions, columns: tuple[TraceColumn, ...], chosen: Chosen
-) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-    """Yields the rows of pieces: as batches, as packed batches or as single rows, by the options. Raises BadTrace.
+    pieces: Iterable[FileRange], options: TraceReaderOptions, columns: tuple[TraceColumn, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of pieces, packed or not, by the options. Raises BadTrace.
 
     columns: of the result, a part of `options.given` or all.
     """
     of_records = options.columns if options.packed else columns
-    rows = RowMaker(of_records, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
-    takes = None if options.fail_fast else chosen.takes_block
+    maker = BatchMaker(RowMaker(of_records, tokens=options.tokens, fail_fast=options.fail_fast, chosen=options.chosen))
+    takes = None if options.fail_fast else options.chosen.takes_block
 
-    def found(piece: FileRange) -> Iterator[RecordChunk | Skipped]:
-        return read_piece(piece, takes_block=takes, ports=options.ports, storage=options.storage)
+    def batches(piece: FileRange) -> Iterator[pa.RecordBatch]:
+        chunks = read_piece(piece, takes_block=takes, ports=options.ports, storage=options.storage)
+        return chain.from_iterable(map(maker.batches, chunks))
 
-    if not options.vectorised:
-        return (row for piece in pieces for each in found(piece) for row in rows.rows(each))
-    maker = BatchMaker(rows)
-    batches = ((batch for each in found(piece) for batch in maker.batches(each)) for piece in pieces)
     if not options.packed:
-        return joined(chain.from_iterable(batches))
+        return joined(chain.from_iterable(map(batches, pieces)))
     names = [column.name for column in columns]
-    return joined(batch.select(names) for of_piece in batches for batch in by_connection(joined(of_piece)))
+    return joined(batch.select(names) for piece in pieces for batch in by_connection(joined(batches(piece))))
 
 
 class BatchMaker:
@@ -201,9 +198,9 @@ def unpacked(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[p
 
 _C_TYPES: Final = {
     "boolean": "flag",
-    "byte": "int8",
+    "tinyint": "int8",
     "int": "int32",
-    "long": "int64",
+    "bigint": "int64",
     "string": "text",
     "binary": "binary",
     "timestamp": "int64",
@@ -245,7 +242,7 @@ def make_filler(one: RowMaker, chosen: Chosen) -> Any:
     return ACCELERATOR.rows(
         tuple((_C_TYPES[column.type], _source(column.name), _LABELS.get(column.name, ())) for column in one.columns),
         programs,
-        tuple(condition.in_numbers() for condition in chosen.conditions),
+        chosen.in_numbers(),
         kinds=bytes(kinds.get(kind, _PLAIN) for kind in RecordKind),
         decodes=one.fail_fast or not names <= _UNDECODED,
     )

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 from segstore.pipeline.storage import Storage
 from segstore.pipeline.trace.columns import PACKED_COLUMNS, PLACE, TraceColumn, select
 from segstore.pipeline.trace.files import LOCAL
-from segstore.pipeline.trace.filter import Condition
+from segstore.pipeline.trace.filter import Chosen
 from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.validation import unique
 
@@ -22,12 +22,13 @@ LimitUnit = Literal["bytes", "rows", "files"]
 T = TypeVar("T")
 
 _OPTIONS: Final = (
-    "path", "paths", "columns", "fields", "frame", "tokens", "mode", "vectorised", "packed", "splitBytes",
+    "path", "paths", "columns", "fields", "frame", "tokens", "mode", "packed", "splitBytes",
     "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger", "maxFileAgeMs", "ports",
     "commands", "connections", "fromNs", "untilNs", "storageOptions",
 )  # fmt: skip
 MOST_FILE_AGE_MS: Final = 7 * 24 * 3600 * 1000
 """Default of `maxFileAgeMs`: a week, as in Spark's own file sources."""
+_BOUNDS: Final = {"fromNs": "from_ns", "untilNs": "until_ns"}
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -51,24 +52,23 @@ class TraceReaderOptions(NamedTuple):
     """The options of a trace reader.
 
     paths: files, folders, globs. columns: used if the reader names no schema. tokens: whether `fields` and `frame` keep
-    delegation tokens. fail_fast: whether the first unreadable part ends the query. vectorised: whether rows are given
-    as Arrow batches, or one by one for comparison. packed: whether rows are given as `PACKED_COLUMNS`. split_bytes:
-    approximate bytes of a file per task; None for `piece_bytes_of`. limit: of a micro-batch. most_file_age_ms: age at
-    which streams forget files that do not change. ports: the stores' ports in packet captures; empty for all
-    connections that speak the protocol. conditions: select the records that become rows. storage: opens the paths.
+    delegation tokens. fail_fast: whether the first unreadable part ends the query. packed: whether rows are given as
+    `PACKED_COLUMNS`. split_bytes: approximate bytes of a file per task; None for `piece_bytes_of`. limit: of a
+    micro-batch. most_file_age_ms: age at which streams forget files that do not change. ports: the stores' ports in
+    packet captures; empty for all connections that speak the protocol. chosen: the records that become rows. storage:
+    opens the paths.
     """
 
     paths: tuple[str, ...]
     columns: tuple[TraceColumn, ...]
     tokens: bool = False
     fail_fast: bool = False
-    vectorised: bool = True
     packed: bool = False
     split_bytes: int | None = None
     limit: BatchLimit | None = None
     most_file_age_ms: int = MOST_FILE_AGE_MS
     ports: tuple[int, ...] = ()
-    conditions: tuple[Condition, ...] = ()
+    chosen: Chosen = Chosen()
     storage: Storage = LOCAL
 
     @property
@@ -91,9 +91,9 @@ def read_options(options: Mapping[str, str]) -> TraceReaderOptions:
     limits = [BatchLimit(unit, read_count(given, name, 0)) for name, unit in _LIMITS if name in given]
     if len(limits) > 1:
         raise OptionError("only one of maxBytesPerTrigger, maxRowsPerTrigger, maxFilesPerTrigger", "maxRowsPerTrigger")
-    packed, vectorised = read_flag(given, "packed", False), read_flag(given, "vectorised", True)
-    if packed and not (vectorised and names.issuperset(PLACE)):
-        raise OptionError(f"packed rows are vectorised and have the columns {', '.join(PLACE)}", "packed", "true")
+    packed = read_flag(given, "packed", False)
+    if packed and not names.issuperset(PLACE):
+        raise OptionError(f"packed rows have the columns {', '.join(PLACE)}", "packed", "true")
     mode = given.get("mode", "permissive").lower()
     if mode not in ("permissive", "failfast"):
         raise OptionError(f"mode is permissive or failfast, not {mode!r}", "mode", mode)
@@ -102,13 +102,12 @@ def read_options(options: Mapping[str, str]) -> TraceReaderOptions:
         columns=columns + select(extra) if extra else columns,
         tokens=read_flag(given, "tokens", False),
         fail_fast=mode == "failfast",
-        vectorised=vectorised,
         packed=packed,
         split_bytes=read_count(given, "splitBytes", None),
         limit=limits[0] if limits else None,
         most_file_age_ms=read_count(given, "maxFileAgeMs", MOST_FILE_AGE_MS),
         ports=_ports(given),
-        conditions=_conditions(given),
+        chosen=_chosen(given),
         storage=_storage(given),
     )
 
@@ -171,22 +170,19 @@ def _ports(given: Mapping[str, str]) -> tuple[int, ...]:
     return tuple(ports)
 
 
-def _conditions(given: Mapping[str, str]) -> tuple[Condition, ...]:
-    conditions = []
+def _chosen(given: Mapping[str, str]) -> Chosen:
+    chosen = Chosen()
     if "commands" in given:
         names = tuple(name.strip().upper() for name in given["commands"].split(","))
         known = {cls.type_name for cls in COMMANDS.values()} | {Unknown.type_name}
         if strange := [name for name in names if name not in known]:
             raise OptionError(f"no command is called {strange[0]!r}", "commands", given["commands"])
-        conditions.append(Condition("command", "in", names))
+        chosen = chosen._replace(commands=frozenset(names))
     if "connections" in given:
-        numbers = tuple(_integer("connections", number) for number in given["connections"].split(","))
-        conditions.append(Condition("connection", "in", numbers))
-    if "fromNs" in given:
-        conditions.append(Condition("ts_ns", ">=", (_integer("fromNs", given["fromNs"]),)))
-    if "untilNs" in given:
-        conditions.append(Condition("ts_ns", "<", (_integer("untilNs", given["untilNs"]),)))
-    return tuple(conditions)
+        numbers = (_integer("connections", number) for number in given["connections"].split(","))
+        chosen = chosen._replace(connections=frozenset(numbers))
+    bounds = {field: _integer(name, given[name]) for name, field in _BOUNDS.items() if name in given}
+    return chosen._replace(**bounds)
 
 
 def _storage(given: Mapping[str, str]) -> Storage:

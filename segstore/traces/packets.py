@@ -48,7 +48,7 @@ def read_capture(file: File, path: str, damages: list[Damage]) -> Iterator[Recor
     Raises OSError.
     """
     numbers: dict[int, int] = {}
-    for found in read_packets(FileRange(path, "packets", 0, file.size), file, (), groups=1):
+    for found in read_packets(FileRange(path, "packets", 0, file.size), file, ()):
         if isinstance(found, Skipped):
             damages.append(Damage(found.offset, found.size, False, found.reason))
             continue
