@@ -28,7 +28,7 @@ from segstore.client.controller import Successor
 from segstore.client.errors import NoSuchStream
 from segstore.client.stream import EventDecoder
 from segstore.pipeline.stream.cuts import Cut, Moment, Place
-from segstore.pipeline.stream.options import StreamLimit, StreamOptions
+from segstore.pipeline.stream.options import StreamAmount, StreamOptions
 from segstore.pipeline.stream.segments import Segments, gather_bounded
 from segstore.pipeline.stream.timeline import (
     INDEX_DELAY_MS,
@@ -97,7 +97,7 @@ async def cut_at(segments: Segments, place: Place) -> Cut:
 
 async def start_of(segments: Segments, options: StreamOptions) -> Cut:
     """Returns where reading starts. Raises as `cut_at` does."""
-    return await _cut_of_option(segments, options.start_name, options.start or "head")
+    return await _cut_of_option(segments, "from", options.start or "head")
 
 
 async def _cut_of_option(segments: Segments, option: str, place: Place) -> Cut:
@@ -168,9 +168,9 @@ async def lag(segments: Segments, options: StreamOptions, cut: Cut) -> Lag:
 async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteRange]:
     """Returns the ranges between the options' cuts, split for tasks. Raises CutError, DataLost, NoSuchStream."""
     start = await start_of(segments, options)
-    end = await _cut_of_option(segments, options.end_name, options.end or "tail")
-    first_name = "the head" if options.start is None else repr(options.start_name)
-    last_name = "the tail" if options.end is None else repr(options.end_name)
+    end = await _cut_of_option(segments, "to", options.end or "tail")
+    first_name = "the head" if options.start is None else "'from'"
+    last_name = "the tail" if options.end is None else "'to'"
     waiting = deque(start.items())
     seen, reached = set(start), set[int]()
     ranges: list[ByteRange] = []
@@ -245,14 +245,14 @@ async def _split(segments: Segments, ranges: list[ByteRange], split_bytes: int) 
 
 
 async def next_cut(
-    segments: Segments, options: StreamOptions, start: Mapping[int, int], limit: StreamLimit | None, target: Cut | None
+    segments: Segments, options: StreamOptions, start: Mapping[int, int], limit: StreamAmount | None, target: Cut | None
 ) -> Cut:
     """Returns the end of a batch that starts at `start`, at most `target`; `start` itself if there is nothing to read.
 
     Raises DataLost, NoSuchStream.
     """
     batch = _Batch(segments, options, start, target)
-    most = None if limit is None else limit.most * (EVENT_HEADER_BYTES if limit.events else 1)
+    most = None if limit is None else limit.count * (EVENT_HEADER_BYTES if limit.events else 1)
     if await batch.explore(most) or limit is None:
         return batch.cut({segment_id: extent.end for segment_id, extent in batch.extents.items()})
     return batch.cut(await batch.advance(limit))
@@ -323,7 +323,7 @@ class _Batch:
         following = [successor for segment_id in finished for successor in self.successors.get(segment_id, ())]
         return {successor.segment.segment_id for successor in following if finished >= set(successor.predecessors)}
 
-    async def advance(self, limit: StreamLimit) -> dict[int, int]:
+    async def advance(self, limit: StreamAmount) -> dict[int, int]:
         """Returns how far a limited batch reads each segment: all up to one moment of writing."""
         lines: dict[int, Timeline] = {}
         new = list(self._start)
@@ -334,7 +334,7 @@ class _Batch:
         while True:
             last_ms = max(each.times[-1] for each in lines.values())
             steps = range(begin_ms, last_ms + 2 * step_ms, step_ms)
-            number, left = divide(lines, steps, limit.most)
+            number, left = divide(lines, steps, limit.count)
             at = steps[number]
             unread = [each for each in lines.values() if not each.complete and each.times[-1] <= at + step_ms]
             if unread:
@@ -350,7 +350,7 @@ class _Batch:
         # last events do not: at that time the first events of new segments can still wait for a connection.
         seals = {max(ended[each], self.extents[each].modified_ms + INDEX_DELAY_MS) for each in closed}
         moments = [at, *sorted(time_ms for time_ms in seals if at < time_ms < at + step_ms)]
-        number, left = divide(lines, moments, limit.most)
+        number, left = divide(lines, moments, limit.count)
         at, until = [*moments, at + step_ms][number : number + 2]
         waits_for = {
             each: [before for before in ended if each in self._ids_after(before) and ended[before] > at]
@@ -378,7 +378,9 @@ class _Batch:
         extent = self.extents[segment_id]
         return extent.closed and extent.start == extent.end
 
-    async def _timelines(self, new: Iterable[int], limit: StreamLimit, after: Mapping[int, int]) -> dict[int, Timeline]:
+    async def _timelines(
+        self, new: Iterable[int], limit: StreamAmount, after: Mapping[int, int]
+    ) -> dict[int, Timeline]:
         """after: the time at which each segment that is read to its end ended."""
         made = {}
         for segment_id in new:
@@ -389,12 +391,12 @@ class _Batch:
 
         async def count(segment_id: int) -> None:
             line = made[segment_id]
-            _, left = await self._scan(segment_id, line.offsets[0], line.offsets[1], limit.most + 1, events=True)
-            line.correct(limit.most + 1 - left)
+            _, left = await self._scan(segment_id, line.offsets[0], line.offsets[1], limit.count + 1, events=True)
+            line.correct(limit.count + 1 - left)
 
         # A first amount above the limit need not be exact, because the batch ends before it.
         await gather_bounded(
-            count, [each for each in made if made[each].estimated and made[each].amounts[1] <= limit.most]
+            count, [each for each in made if made[each].estimated and made[each].amounts[1] <= limit.count]
         )
         return made
 

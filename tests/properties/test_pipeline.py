@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from segstore.client import StreamCut
 from segstore.pipeline.replay_plan import plan as plan_of_parts
 from segstore.pipeline.stream.cuts import cut_of, offsets_of, parse_place
-from segstore.pipeline.stream.options import StreamLimit
+from segstore.pipeline.stream.options import StreamAmount
 from segstore.pipeline.stream.timeline import share_out
 from segstore.pipeline.trace.columns import ALL_COLUMNS
 from segstore.pipeline.trace.files import plan as plan_of_files
@@ -183,12 +183,12 @@ pieces = st.tuples(st.integers(0, 100), st.sampled_from((0.001, 0.1, 1, 10, 1_00
 @FEW
 @given(
     st.integers(0, 1 << 32),
-    st.builds(StreamLimit, st.integers(1, 1_000), st.booleans()),
+    st.builds(StreamAmount, st.integers(1, 1_000), st.booleans()),
     st.sampled_from((20, 100, 10_000)),
     st.lists(pieces, min_size=1, max_size=6),
 )
 def test_what_is_late_was_written_within_the_alignment(
-    seed: int, limit: StreamLimit, alignment_ms: int, pieces: list[tuple[int, float, float]]
+    seed: int, limit: StreamAmount, alignment_ms: int, pieces: list[tuple[int, float, float]]
 ) -> None:
     """Events are a second of their own time apart, and written much faster or slower."""
     writing = Writing(seed, 1 + seed % 4)

@@ -33,18 +33,17 @@ def test_options_are_taken_in_any_case_of_letters() -> None:
     [
         ({}, "a path is needed"),
         ({"path": "a", "pathz": "b"}, "no option 'pathz'"),
-        ({"path": "a", "splitbyte": "7"}, "did you mean splitBytes"),
         ({"paths": "a"}, "JSON list"),
         ({"paths": "[1]"}, "JSON list"),
         ({"path": "a", "fields": "yes"}, "fields is true or false"),
         ({"path": "a", "mode": "dropmalformed"}, "permissive or failfast"),
         ({"path": "a", "packed": "true", "columns": "connection,file,block"}, "connection, file, block, record"),
-        ({"path": "a", "splitBytes": "0"}, "whole number above 0"),
+        ({"path": "a", "splitBytes": "0"}, "whole numbers from 1 to"),
         ({"path": "a", "maxRowsPerTrigger": "1", "maxFilesPerTrigger": "1"}, "only one of"),
-        ({"path": "a", "ports": "99999"}, "from 1 to 65535"),
+        ({"path": "a", "ports": "99999"}, "from 1 to 65535, not '99999'"),
         ({"path": "a", "commands": "HELLO, NOPE"}, "no command is called 'NOPE'"),
-        ({"path": "a", "connections": "1,x"}, "whole numbers, not 'x'"),
-        ({"path": "a", "fromNs": str(1 << 63)}, "does not fit 64 bits"),
+        ({"path": "a", "connections": "1,x"}, "whole numbers .* not 'x'"),
+        ({"path": "a", "fromNs": str(1 << 63)}, "whole numbers from"),
     ],
 )
 def test_an_option_that_does_not_do_is_refused_by_name(given: dict[str, str], said: str) -> None:
