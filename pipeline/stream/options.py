@@ -45,8 +45,6 @@ _SETTINGS: Final = {
     "bearerToken": "bearer_token",
     "tlsCaFile": "tls_ca_file",
 }
-CREDENTIALS: Final = frozenset(("username", "password", "bearer_token"))
-"""The client settings that are credentials for the controller."""
 
 
 class StreamAmount(NamedTuple):

@@ -220,9 +220,9 @@ def test_a_capture_that_grows_is_read_once_block_by_block(
 
 
 @pytest.fixture
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dict[str, str]]]:
+def stored() -> Iterator[tuple[Any, dict[str, str]]]:
     """A bucket `traces` on an S3 server, and the options that open it."""
-    with s3_server(tmp_path_factory.mktemp("s3") / "expired") as options, closed_stores():
+    with s3_server() as options, closed_stores():
         store = fsspec.filesystem("s3", **options)
         store.mkdir("traces")
         yield store, {"storageOptions": json.dumps(options)}
