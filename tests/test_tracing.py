@@ -35,9 +35,8 @@ class Clock:
 
 
 def a_recorder(path: Path, clock: Clock | None = None, *, record_tokens: bool = True) -> FileRecorder:
-    return FileRecorder(
-        path, recorder="test", wire_version=17, record_tokens=record_tokens, values={"why": "x"}, clock=clock or Clock()
-    )
+    metadata = Metadata(17, "test", {"why": "x"})
+    return FileRecorder(path, metadata, record_tokens=record_tokens, clock=clock or Clock())
 
 
 @given(drawn=st.lists(records(), max_size=6), compress=st.booleans())

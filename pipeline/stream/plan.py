@@ -178,7 +178,7 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
         segment_id, offset = waiting.popleft()
         name = segments.name_of(segment_id)
         info = (await segments.infos([segment_id]))[segment_id]
-        first = _first(name, offset, info, options)
+        first = first_offset(name, offset, info, options)
         if segment_id in end:
             reached.add(segment_id)
             last = end[segment_id]
@@ -200,8 +200,8 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
     return await _split(segments, sorted(ranges), options.split_bytes)
 
 
-def _first(name: str, offset: int, info: StreamSegmentInfo | None, options: StreamOptions) -> int:
-    """Returns the first readable offset of a segment. Raises DataLost."""
+def first_offset(name: str, offset: int, info: StreamSegmentInfo | None, options: StreamOptions) -> int:
+    """Returns the first readable offset of a segment; `offset` if it is gone (None). Raises DataLost."""
     if info is None:
         if options.fail_on_data_loss:
             raise DataLost(f"{name} is gone, but was to be read from {offset}", name, offset)
@@ -297,7 +297,9 @@ class _Batch:
     async def _add(self, begun: Mapping[int, int]) -> None:
         infos = await self._segments.infos(begun)
         name_of, options = self._segments.name_of, self._options
-        firsts = {number: _first(name_of(number), offset, infos[number], options) for number, offset in begun.items()}
+        firsts = {
+            number: first_offset(name_of(number), offset, infos[number], options) for number, offset in begun.items()
+        }
         if self._target is None and any(info is None or info.is_sealed for info in infos.values()):
             # Segments that are found later must not be read further than the others.
             self._target = await self._segments.tail()

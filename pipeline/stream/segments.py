@@ -117,17 +117,17 @@ class Segments:
         """Returns a segment's properties. Raises SegmentMissing."""
         return await self.requests.ask(segment, StreamSegmentInfo, lambda i, t: GetStreamSegmentInfo(i, segment, t))
 
+    async def find(self, segment: str) -> StreamSegmentInfo | None:
+        """Returns a segment's properties, None for a missing segment."""
+        try:
+            return await self.info(segment)
+        except SegmentMissing:
+            return None
+
     async def infos(self, segment_ids: Iterable[int]) -> dict[int, StreamSegmentInfo | None]:
         """Returns the properties of each segment, None for a missing segment."""
-
-        async def one(segment_id: int) -> StreamSegmentInfo | None:
-            try:
-                return await self.info(self.name_of(segment_id))
-            except SegmentMissing:
-                return None
-
         wanted = list(segment_ids)
-        return dict(zip(wanted, await gather_bounded(one, wanted), strict=True))
+        return dict(zip(wanted, await gather_bounded(self.find, map(self.name_of, wanted)), strict=True))
 
     async def locate(self, segment: str, target: int) -> int | None:
         """Returns the first index offset at or after `target`, where an event starts; None without an index."""
