@@ -50,7 +50,7 @@ _SETTINGS: Final = {
 class StreamAmount(NamedTuple):
     """An amount of data, in events or in bytes."""
 
-    count: int
+    number: int
     events: bool
 
     def option(self, bound: str) -> str:
@@ -123,9 +123,9 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
         if not is_stream_name(given[name]):
             raise OptionError(f"{given[name]!r} is not a valid {name} name", name, given[name])
     limit, minimum = _amount(given, "max"), _amount(given, "min")
-    if limit and minimum and limit.events == minimum.events and minimum.count > limit.count:
+    if limit and minimum and limit.events == minimum.events and minimum.number > limit.number:
         wrong = minimum.option("min")
-        raise OptionError(f"{wrong} is {minimum.count}, above the limit of {limit.count}", wrong, str(minimum.count))
+        raise OptionError(f"{wrong} is {minimum.number}, above the limit of {limit.number}", wrong, str(minimum.number))
     read = StreamOptions(
         controller=given["controller"],
         scope=given["scope"],
@@ -162,8 +162,8 @@ def _amount(given: Mapping[str, str], bound: str) -> StreamAmount | None:
     of_bytes, of_events = f"{bound}BytesPerTrigger", f"{bound}EventsPerTrigger"
     if of_bytes in given and of_events in given:
         raise OptionError(f"only one of {of_bytes} and {of_events}", of_events)
-    count = read_count(given, of_events, read_count(given, of_bytes, None))
-    return None if count is None else StreamAmount(count, of_events in given)
+    number = read_count(given, of_events, read_count(given, of_bytes, None))
+    return None if number is None else StreamAmount(number, of_events in given)
 
 
 def _duration_ms(given: Mapping[str, str], option: str, default: int) -> int:

@@ -68,10 +68,6 @@ class DataLost(RuntimeError):
         self.segment = segment
         self.start = start
         self.end = end
-        self._given = message, segment, start, end, remedy
-
-    def __reduce__(self) -> tuple[type[DataLost], tuple[str, str, int, int | None, str]]:
-        return type(self), self._given
 
 
 async def cut_at(segments: Segments, place: Place) -> Cut:
@@ -252,7 +248,7 @@ async def next_cut(
     Raises DataLost, NoSuchStream.
     """
     batch = _Batch(segments, options, start, target)
-    most = None if limit is None else limit.count * (EVENT_HEADER_BYTES if limit.events else 1)
+    most = None if limit is None else limit.number * (EVENT_HEADER_BYTES if limit.events else 1)
     if await batch.explore(most) or limit is None:
         return batch.cut({segment_id: extent.end for segment_id, extent in batch.extents.items()})
     return batch.cut(await batch.advance(limit))
@@ -336,7 +332,7 @@ class _Batch:
         while True:
             last_ms = max(each.times[-1] for each in lines.values())
             steps = range(begin_ms, last_ms + 2 * step_ms, step_ms)
-            number, left = divide(lines, steps, limit.count)
+            number, left = divide(lines, steps, limit.number)
             at = steps[number]
             unread = [each for each in lines.values() if not each.complete and each.times[-1] <= at + step_ms]
             if unread:
@@ -352,7 +348,7 @@ class _Batch:
         # last events do not: at that time the first events of new segments can still wait for a connection.
         seals = {max(ended[each], self.extents[each].modified_ms + INDEX_DELAY_MS) for each in closed}
         moments = [at, *sorted(time_ms for time_ms in seals if at < time_ms < at + step_ms)]
-        number, left = divide(lines, moments, limit.count)
+        number, left = divide(lines, moments, limit.number)
         at, until = [*moments, at + step_ms][number : number + 2]
         waits_for = {
             each: [before for before in ended if each in self._ids_after(before) and ended[before] > at]
@@ -393,12 +389,12 @@ class _Batch:
 
         async def count(segment_id: int) -> None:
             line = made[segment_id]
-            _, left = await self._scan(segment_id, line.offsets[0], line.offsets[1], limit.count + 1, events=True)
-            line.correct(limit.count + 1 - left)
+            _, left = await self._scan(segment_id, line.offsets[0], line.offsets[1], limit.number + 1, events=True)
+            line.correct(limit.number + 1 - left)
 
         # A first amount above the limit need not be exact, because the batch ends before it.
         await gather_bounded(
-            count, [each for each in made if made[each].estimated and made[each].amounts[1] <= limit.count]
+            count, [each for each in made if made[each].estimated and made[each].amounts[1] <= limit.number]
         )
         return made
 

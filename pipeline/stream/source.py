@@ -150,8 +150,8 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 — Spark's name
         limit, minimum = self.options.limit, self.options.minimum
         if limit is not None:
-            return ReadMaxRows(limit.count) if limit.events else ReadMaxBytes(limit.count)
-        return ReadAllAvailable() if minimum is None else ReadMinRows(minimum.count)
+            return ReadMaxRows(limit.number) if limit.events else ReadMaxBytes(limit.number)
+        return ReadAllAvailable() if minimum is None else ReadMinRows(minimum.number)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 — Spark's name
         cut = self._checkpointed(start)
@@ -179,7 +179,7 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
         amount = behind.bytes
         if minimum.events:  # not known before the first entry of an index
             amount = behind.bytes // EVENT_HEADER_BYTES if behind.events is None else behind.events
-        return amount >= minimum.count
+        return amount >= minimum.number
 
     def reportLatestOffset(self) -> dict[str, Offsets | int | None]:  # noqa: N802 — Spark's name
         """Returns the latest offset for the query's progress: the stream's tail, how far the last batch is behind it,

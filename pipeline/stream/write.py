@@ -48,9 +48,6 @@ class BadRow(ValueError):
         self.column = column
         self.row = row
 
-    def __reduce__(self) -> tuple[type[BadRow], tuple[str, str, int]]:
-        return type(self), (str(self), self.column, self.row)
-
 
 class GivenUp(RuntimeError):
     """The task's write was abandoned because it failed elsewhere; the task's data is deleted."""

@@ -42,19 +42,20 @@ _CODEC: Final = "lz4_raw"
 _SIZE: Final = struct.Struct("<I")
 
 _TYPES: Final = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
+    "boolean": (pa.bool_(), "flag"),
+    "tinyint": (pa.int8(), "int8"),
+    "int": (pa.int32(), "int32"),
+    "bigint": (pa.int64(), "int64"),
+    "string": (pa.string(), "text"),
+    "binary": (pa.binary(), "binary"),
+    "timestamp": (pa.timestamp("us", tz="UTC"), "int64"),
 }
+"""Type of a column → its type in Arrow, and in C."""
 
 
 def arrow_schema(columns: tuple[TraceColumn, ...]) -> pa.Schema:
     """Returns the schema of the batches."""
-    return pa.schema([pa.field(column.name, _TYPES[column.type]) for column in columns])
+    return pa.schema([pa.field(column.name, _TYPES[column.type][0]) for column in columns])
 
 
 def read_rows(
@@ -112,8 +113,8 @@ class BatchMaker:
                 "block": pa.repeat(pa.scalar(chunk.block, pa.int64()), count),
             }
             for column, buffers in zip(self._one.columns, filled, strict=True):
-                type_, arrow = _TYPES[column.type], [pa.py_buffer(buffer) for buffer in buffers]
-                arrays[column.name] = pa.Array.from_buffers(type_, count, arrow)
+                arrow = [pa.py_buffer(buffer) for buffer in buffers]
+                arrays[column.name] = pa.Array.from_buffers(_TYPES[column.type][0], count, arrow)
             if chunk.packets is not None and "block" in self.schema.names:
                 blocks = pa.Array.from_buffers(pa.int64(), len(columns), [None, pa.py_buffer(chunk.packets)])
                 arrays["block"] = blocks.take(arrays["record"])
@@ -196,15 +197,6 @@ def unpacked(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[p
 
 # --- columns in C -----------------------------------------------------------------------------------------------------
 
-_C_TYPES: Final = {
-    "boolean": "flag",
-    "tinyint": "int8",
-    "int": "int32",
-    "bigint": "int64",
-    "string": "text",
-    "binary": "binary",
-    "timestamp": "int64",
-}
 _OF_CALLS: Final = frozenset(column.name for column in CALL_COLUMNS)
 _LABELS: Final = {
     "kind": tuple(kind.name.lower() for kind in RecordKind),
@@ -240,7 +232,7 @@ def make_filler(one: RowMaker, chosen: Chosen) -> Any:
         if code != EVENT and not (hides and code in SECRET_CODES) and (steps := _steps(cls, one.columns)) is not None
     }
     return ACCELERATOR.rows(
-        tuple((_C_TYPES[column.type], _source(column.name), _LABELS.get(column.name, ())) for column in one.columns),
+        tuple((_TYPES[column.type][1], _source(column.name), _LABELS.get(column.name, ())) for column in one.columns),
         programs,
         chosen.in_numbers(),
         kinds=bytes(kinds.get(kind, _PLAIN) for kind in RecordKind),

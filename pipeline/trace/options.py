@@ -31,7 +31,6 @@ MOST_FILE_AGE_MS: Final = 7 * 24 * 3600 * 1000
 _LIMITS: Final[dict[str, LimitUnit]] = {
     "maxBytesPerTrigger": "bytes", "maxRowsPerTrigger": "rows", "maxFilesPerTrigger": "files",
 }  # fmt: skip
-_BOUNDS: Final = {"fromNs": "from_ns", "untilNs": "until_ns"}
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -170,8 +169,11 @@ def _chosen(given: Mapping[str, str]) -> Chosen:
         chosen = chosen._replace(commands=frozenset(names))
     if "connections" in given:
         chosen = chosen._replace(connections=frozenset(_integers(given, "connections")))
-    bounds = {field: _integer(name, given[name]) for name, field in _BOUNDS.items() if name in given}
-    return chosen._replace(**bounds)
+    if "fromNs" in given:
+        chosen = chosen._replace(from_ns=_integer("fromNs", given["fromNs"]))
+    if "untilNs" in given:
+        chosen = chosen._replace(until_ns=_integer("untilNs", given["untilNs"]))
+    return chosen
 
 
 def _storage(given: Mapping[str, str]) -> Storage:

@@ -44,6 +44,7 @@ from segstore.pipeline.trace.packet_files import (
     tcp_in,
 )
 from segstore.wire import WIRE_VERSION
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import (
     Call,
     Columns,
@@ -402,5 +403,4 @@ def _facts_in(comment: bytes) -> dict[str, str]:
 
 
 def _named(end: _End) -> str:
-    host, port = ipaddress.ip_address(end[0]), end[1]
-    return f"[{host}]:{port}" if host.version == 6 else f"{host}:{port}"
+    return str(Endpoint(str(ipaddress.ip_address(end[0])), end[1]))

@@ -408,11 +408,6 @@ class FileRecorder(TraceRecorder):
             with contextlib.suppress(OSError):  # file systems without direct I/O use ordinary writes
                 self._direct = os.open(path, os.O_WRONLY | _DIRECT)
 
-    @property
-    def direct(self) -> bool:
-        """Whether full blocks bypass the system's cache."""
-        return self._direct is not None
-
     def close(self) -> None:
         """Writes pending data and closes the file. Can be called twice."""
         if self._file is not None:

@@ -19,7 +19,7 @@ def test_names_are_taken_in_any_case_and_sparks_own_are_let_through() -> None:
         NEEDED | {"MAXEVENTSPERTRIGGER": "7", "checkpointLocation": "x", "from": "tail", "failondataloss": "False"}
     )
     assert read.limit is not None
-    assert (read.limit.count, read.limit.events, read.start, read.fail_on_data_loss) == (7, True, "tail", False)
+    assert (read.limit.number, read.limit.events, read.start, read.fail_on_data_loss) == (7, True, "tail", False)
 
 
 def test_settings_of_the_client_go_with_them() -> None:

@@ -152,7 +152,7 @@ class Query:
             ]
         if self._limit is not None:
             sizes = [1 if self._limit.events else len(frame_event(row)) for row in rows]
-            assert sum(sizes) <= self._limit.count or len(rows) == 1
+            assert sum(sizes) <= self._limit.number or len(rows) == 1
         batch = [Written(int(number), int(time_ms), key.decode()) for number, time_ms, key, _ in map(bytes.split, rows)]
         self.late_ms = max([self.late_ms, *(self._latest_ms - each.time_ms for each in batch)])
         self._latest_ms = max([self._latest_ms, *(each.time_ms for each in batch)])
