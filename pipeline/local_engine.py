@@ -25,12 +25,10 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from segstore.pipeline.storage import File, Storage
 from segstore.pipeline.trace.files import FileRange, plan, sizes_of
-from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.options import TraceReaderOptions, read_options
 from segstore.wire.extras import pip_command
 
@@ -102,9 +100,7 @@ class LocalEngine:
     def __enter__(self) -> LocalEngine:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._shared[0] = 1
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
@@ -294,7 +290,7 @@ def _read(advance: Advance, pieces: list[FileRange], options: TraceReaderOptions
 
     counted = options._replace(storage=_Counting(options.storage.options, advance))
     with ParquetWriter(out, arrow_schema(options.given), compression="zstd") as into:
-        for batch in read_rows(pieces, counted, options.given, Chosen(options.conditions)):
+        for batch in read_rows(pieces, counted, options.given):
             into.write_batch(batch)
 
 

@@ -1,9 +1,9 @@
 """Creates Spark sessions with this project's data sources, or raises an error that names what to install.
 
-Filters are pushed down to the sources only on request, because Spark (4.3.0) attaches a pushed filter to the DataFrame
-that was filtered: for `a = df.where(x)` and `b = df.where(y)`, the union has the rows of `a` or of `b` twice, and after
-`a.count()` even `df.count()` is wrong. Push-down is correct only if each DataFrame is used once, in one query. The
-options of a source (`commands`, `connections`, `fromNs`, `untilNs` of traces) have the same effect and are safe.
+Filters are not pushed down to the sources, because Spark (4.3.0) attaches a pushed filter to the DataFrame that was
+filtered: for `a = df.where(x)` and `b = df.where(y)`, the union has the rows of `a` or of `b` twice, and after
+`a.count()` even `df.count()` is wrong. The options of a source (`commands`, `connections`, `fromNs`, `untilNs` of
+traces) have the same effect and are safe.
 
 Invariant: this module sets only options that the sources need or that make a local session start faster; the caller's
 `conf` takes precedence. Python workers use PYSPARK_PYTHON, or this interpreter if that is not set, where Spark would
@@ -36,9 +36,6 @@ log = logging.getLogger(__name__)
 
 JAVA: Final = 17
 """The oldest Java that Spark 4 runs on."""
-FILTER_PUSH_DOWN: Final = "spark.sql.python.filterPushdown.enabled"
-SOURCES: Final = ("segstore.pipeline.trace.source", "segstore.pipeline.stream.source")
-"""Modules with a function `sources(push_filters)` that returns the data sources to register."""
 
 MOST_PARTITIONS: Final = 2_000
 """A shuffle has a block for each task before it and each partition after it: with a partition for 64 MB, the number of
@@ -63,18 +60,12 @@ class SparkMissing(RuntimeError):
 
 
 def session(
-    master: str = "local[*]",
-    *,
-    app: str = "segstore",
-    conf: Mapping[str, str] | None = None,
-    quick: bool = False,
-    push_filters: bool = False,
+    master: str = "local[*]", *, app: str = "segstore", conf: Mapping[str, str] | None = None, quick: bool = False
 ) -> SparkSession:
     """Returns this process's session, started on demand, with the data sources registered.
 
     quick: tune Java for short work: starts some seconds faster, but runs half as fast once warm. conf: Spark settings,
-    which override those made here. push_filters: only for code that uses each DataFrame once, see above.
-    Raises SparkMissing.
+    which override those made here. Raises SparkMissing.
     """
     problem = missing() or master_missing(master)
     if problem is not None:
@@ -85,7 +76,6 @@ def session(
 
     builder = SparkSession.builder.appName(app).master(master)
     settings = {
-        FILTER_PUSH_DOWN: str(push_filters).lower(),
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -96,7 +86,7 @@ def session(
     for name, value in (settings | dict(conf or {})).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    register(spark, push_filters=push_filters)
+    register(spark)
     return spark
 
 
@@ -107,26 +97,23 @@ def shuffle_partitions(trace_bytes: int, cores: int) -> int:
     return max(cores, min(trace_bytes // _SHUFFLE_BYTES, MOST_PARTITIONS))
 
 
-def register(spark: SparkSession, *, push_filters: bool = False) -> None:
+def register(spark: SparkSession) -> None:
     """Registers this project's data sources with a session that the caller has started. Can be called again.
 
     Makes it the active session of this thread. Spark (4.3.0) looks up the format of writes in the active session, and
     finds no Python format in a thread without one (DATA_SOURCE_NOT_FOUND): each thread that writes must call this or
-    `session(…)` once.
-
-    push_filters: requires the session's `FILTER_PUSH_DOWN`, without which Spark refuses to read. Raises ValueError if
-    that is not set, and SparkMissing if the Python that the session starts for workers cannot import this package.
+    `session(…)` once. Raises SparkMissing if the Python that the session starts for workers cannot import this package.
     """
-    if push_filters and str(spark.conf.get(FILTER_PUSH_DOWN, "false")).lower() != "true":
-        raise ValueError(f"filters are pushed down only in a session with {FILTER_PUSH_DOWN} set to true")
     java = getattr(spark, "_jvm", None)
     if java is not None:  # Spark Connect has no JVM here and no per-thread sessions
         java.SparkSession.setActiveSession(spark._jsparkSession)
         import_module("segstore.pipeline.workers").check_workers(spark)
         prune_columns(spark)
-    for name in SOURCES:
-        for source in import_module(name).sources(push_filters):
-            spark.dataSource.register(source)
+    from segstore.pipeline.stream.source import StreamSource
+    from segstore.pipeline.trace.source import TraceSource
+
+    spark.dataSource.register(TraceSource)
+    spark.dataSource.register(StreamSource)
 
 
 def prune_columns(spark: SparkSession) -> None:

@@ -4,11 +4,10 @@ A path without a scheme, or with the scheme `file`, is a file of this machine. E
 whose file systems have their own packages (s3fs, gcsfs, adlfs), options and environment variables.
 
 Invariants: a read returns the bytes that it was asked for, fewer only at the end of the file. A request that fails is
-repeated, except if the file is missing or access is refused; the final failure is an `OSError` of one sentence. If the
-refusal may be due to expired credentials, the file system is opened again, which reads its credentials again, and the
-request is repeated once. Messages of a store are shown without URL queries and without the values of `Storage.options`,
-and are not chained, because they may contain credentials. Refused: URLs that contain credentials, because a URL appears
-in rows and checkpoints.
+repeated, except if the file is missing or access is refused; the final failure is an `OSError` of one sentence.
+Messages of a store are shown without URL queries and without the values of `Storage.options`, and are not chained,
+because they may contain credentials. Refused: URLs that contain credentials, because a URL appears in rows and
+checkpoints.
 """
 
 from __future__ import annotations
@@ -243,7 +242,7 @@ class Storage:
             raise StorageError(
                 f"{url}: {parts.scheme} cannot be opened: {message}; what it needs is in fsspec's documentation"
             ) from None
-        return _System(system, parts.scheme, self.options), name
+        return _System(system, self.options), name
 
 
 class _Found(NamedTuple):
@@ -267,54 +266,25 @@ class _Found(NamedTuple):
 class _System:
     """A file system of fsspec, whose failing requests are repeated."""
 
-    def __init__(self, system: Any, scheme: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, system: Any, options: Mapping[str, Any]) -> None:
         self._system = system
-        self._scheme = scheme
         self._options = options
 
     def ask(self, method: str, *arguments: Any, **options: Any) -> Any:
         """Calls a method of the file system. Raises OSError."""
-        failures = refusals = 0
-        while True:
+        for wait_s in (*WAITS_S, None):
             try:
-                if refusals:
-                    self._reopen()
                 return getattr(self._system, method)(*arguments, **options)
             except (FileNotFoundError, IsADirectoryError):
                 raise FileNotFoundError(2, "No such file on the store", arguments[0]) from None
             except Exception as error:  # noqa: BLE001 — each file system has its own errors
                 text = _shown(error, self._options)
-                expired = _may_have_expired(error)
-                if _is_refusal(error) and not expired:
+                if _is_refusal(error):
                     reason = f"the store refuses access ({text}): renew the credentials, or pass others as its options"
                     raise StorageError(reason) from None
-            if expired:
-                refusals += 1
-                if refusals > 1:
-                    raise StorageError(self._expiry(text))
-                continue
-            if failures == len(WAITS_S):
-                raise StorageError(f"the store failed {failures + 1} times ({text}): try again when it answers")
-            time.sleep(WAITS_S[failures])
-            failures += 1
-
-    def _reopen(self) -> None:
-        """Opens the file system again, which reads its credentials again, unless another user of it has done so."""
-        kind, arguments, options = type(self._system), self._system.storage_args, self._system.storage_options
-        fresh = kind(*arguments, **options)
-        if fresh is self._system:
-            kind.clear_instance_cache()
-            fresh = kind(*arguments, **options)
-        self._system = fresh
-
-    def _expiry(self, text: str) -> str:
-        options = sorted(name for name, value in self._options.items() if any(_secrets(value, name)))
-        where = f"storageOptions ({', '.join(options)})" if options else f"the environment of {self._scheme}"
-        return (
-            f"the store refuses access ({text}), as it does when credentials have expired: pass new ones in place of "
-            f"those from {where}, or let the store's package renew them, as s3fs does for a profile with "
-            "credential_process or a role"
-        )
+            if wait_s is not None:
+                time.sleep(wait_s)
+        raise StorageError(f"the store failed {len(WAITS_S) + 1} times ({text}): try again when it answers")
 
     def size(self, name: str) -> int:
         self._system.invalidate_cache(name)
@@ -354,13 +324,6 @@ def concurrently(function: Callable[[S], T], items: Iterable[S], *, at_once: boo
         return
     with ThreadPoolExecutor(REQUESTS_AT_ONCE, thread_name_prefix="segstore-plan") as pool:
         yield from pool.map(function, items)
-
-
-def _may_have_expired(error: Exception) -> bool:
-    """Whether a store reports expired credentials. S3 reports them to a HEAD request by 400, without a reason."""
-    response = getattr(error.__cause__, "response", None)
-    code = response.get("Error", {}).get("Code") if isinstance(response, dict) else None
-    return code in ("400", "ExpiredToken") or (_is_refusal(error) and "expired" in str(error).lower())
 
 
 def _is_refusal(error: Exception) -> bool:

@@ -1,7 +1,7 @@
 """Features that the installed PySpark lacks, and stand-ins for the classes that only newer versions have.
 
-PySpark 3.5 has no data sources in Python. 4.0 reads and writes batches, 4.1 adds `writeStream`, filters and the shuffle
-of a parallel replay, 4.2 adds `readStream` with limits and `Trigger.AvailableNow`.
+PySpark 3.5 has no data sources in Python. 4.0 reads and writes batches, 4.1 adds `writeStream` and the shuffle of a
+parallel replay, 4.2 adds `readStream` with limits and `Trigger.AvailableNow`.
 
 Invariant: importing a source succeeds on PySpark 4.0 and newer. A source calls `require` for what may be missing, so a
 stand-in is never used.
@@ -32,7 +32,7 @@ except ImportError:
     ReadAllAvailable = ReadLimit = ReadMaxBytes = ReadMaxFiles = object  # type: ignore[assignment,misc]
     ReadMaxRows = ReadMinRows = SupportsTriggerAvailableNow = object  # type: ignore[assignment,misc]
 
-FEATURES: Final = {"writeStream": (4, 1), "push_filters": (4, 1), "replay": (4, 1), "readStream": (4, 2)}
+FEATURES: Final = {"writeStream": (4, 1), "replay": (4, 1), "readStream": (4, 2)}
 """Features by the first version of PySpark that has them."""
 
 

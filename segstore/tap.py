@@ -39,6 +39,7 @@ from segstore.server.tap import TapServer, TapSettings
 from segstore.traces import STANDARD_OUTPUT, Recording, check_suffix
 from segstore.wire import WIRE_VERSION
 from segstore.wire.endpoint import Endpoint
+from segstore.wire.trace import Metadata
 
 log = logging.getLogger(__name__)
 
@@ -151,13 +152,8 @@ class Tap(TapServer):
     async def start(self) -> None:
         """As `TapServer.start`, after creating the recording. Raises FileExistsError."""
         if self._record is not None:
-            self._recording = Recording(
-                self._record,
-                recorder=f"segstore {__version__} tap",
-                wire_version=WIRE_VERSION,
-                record_tokens=self._record_tokens,
-                values=self._record_values,
-            )
+            metadata = Metadata(WIRE_VERSION, f"segstore {__version__} tap", self._record_values or {})
+            self._recording = Recording(self._record, metadata, record_tokens=self._record_tokens)
             self.record(self._recording.recorder)
             self._ticking = asyncio.create_task(keep_writing(self._recording.recorder), name="segstore tap records")
         await super().start()

@@ -13,7 +13,7 @@ from segstore.cli import main
 from segstore.testing import ServerThread
 from segstore.traces import Recording, TraceFile, UnknownSuffix
 from segstore.wire import Hello, SealSegment, encode
-from segstore.wire.trace import Direction, read_lines
+from segstore.wire.trace import Direction, Metadata, read_lines
 from tests.test_serving import PATIENCE_S, SERVE, served
 
 HELLO = encode(Hello(17, 5))
@@ -22,7 +22,7 @@ FORMS = {".wtrace": "capture", ".jsonl": "fixture", ".pcapng": "packets"}
 
 
 def recording(path: Path, *, record_tokens: bool = False) -> Recording:
-    return Recording(path, recorder="test", wire_version=17, record_tokens=record_tokens)
+    return Recording(path, Metadata(17, "test"), record_tokens=record_tokens)
 
 
 def a_connection(made: Recording) -> None:

@@ -23,7 +23,7 @@ from segstore.server.faults.observe import NotObserved
 from segstore.server.replay import TraceServer
 from segstore.tap import Tap
 from segstore.traces import FileRecorder, UnknownSuffix
-from segstore.wire.trace import RecordKind, unpack_data
+from segstore.wire.trace import Metadata, RecordKind, unpack_data
 from tests.looped import looped
 from tests.server.certificates import write_certificate
 from tests.server.support import Peer, until
@@ -133,7 +133,7 @@ async def test_tls_passwords_and_tokens_pass_and_the_recording_holds_none_of_the
 @pytest.mark.parametrize("watched", [True, False], ids=["watched", "plain"])
 async def test_a_tap_records_what_the_store_itself_records(tmp_path: Path, watched: bool) -> None:
     async with MockSegmentStore(long_poll_s=0.05) as mock:
-        recorder = FileRecorder(tmp_path / "store.wtrace", recorder="a test", wire_version=17)
+        recorder = FileRecorder(tmp_path / "store.wtrace", Metadata(17, "a test"))
         mock.server.hub.recorder = recorder
         async with store_before(mock, record=tmp_path / "tap.wtrace", watched=watched) as tap:
             await writes(tap.host, tap.port)

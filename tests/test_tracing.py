@@ -35,9 +35,8 @@ class Clock:
 
 
 def a_recorder(path: Path, clock: Clock | None = None, *, record_tokens: bool = True) -> FileRecorder:
-    return FileRecorder(
-        path, recorder="test", wire_version=17, record_tokens=record_tokens, values={"why": "x"}, clock=clock or Clock()
-    )
+    metadata = Metadata(17, "test", {"why": "x"})
+    return FileRecorder(path, metadata, record_tokens=record_tokens, clock=clock or Clock())
 
 
 @given(drawn=st.lists(records(), max_size=6), compress=st.booleans())
@@ -199,7 +198,7 @@ def test_blocks_that_are_full_are_written_in_whole_pages_and_read_back_the_same(
     whole = path.read_bytes()
     full = [block for block in read_blocks(whole) if isinstance(block, Block) and block.header.sampled]
     assert len(full) >= 3
-    if recorder.direct:
+    if recorder._direct is not None:
         assert all((each.offset + each.header.size - len(each.columns.data)) % mmap.PAGESIZE == 0 for each in full)
 
 
@@ -240,7 +239,7 @@ def test_a_disk_that_fills_up_amid_whole_pages_leaves_the_blocks_before(
     for at in range(0, len(frames), 100):
         recorder.received(1, b"".join(frames[at : at + 100]))
     assert recorder.failure is not None
-    assert not recorder.direct
+    assert recorder._direct is None
     recorder.close()
     found, _, damages = read(tmp_path / "a.wtrace")
     assert damages == []

@@ -151,17 +151,14 @@ def _recorder(path: Path, name: str) -> Any:
     from segstore import __version__
     from segstore.traces import FileRecorder
     from segstore.wire import WIRE_VERSION
+    from segstore.wire.trace import Metadata
 
     try:
         client = f"pravega {version('pravega')}"
     except PackageNotFoundError:  # it is another interpreter's
         client = "pravega"
-    return FileRecorder(
-        path,
-        recorder=f"segstore {__version__} record_fixtures",
-        wire_version=WIRE_VERSION,
-        values={"scenario": name, "what": str(SCENARIOS[name].__doc__), "client": client},
-    )
+    values = {"scenario": name, "what": str(SCENARIOS[name].__doc__), "client": client}
+    return FileRecorder(path, Metadata(WIRE_VERSION, f"segstore {__version__} record_fixtures", values))
 
 
 def _segments_over_the_wire(host: str, port: int) -> Any:

@@ -4,7 +4,7 @@ from segstore.client.connection import compiled  # noqa: F401 — chooses how th
 
 # isort: split
 
-from segstore.client.connection.auth import Basic, Bearer, Credentials, TokenCache, expiry_of, warn_if_unencrypted
+from segstore.client.connection.auth import Basic, Bearer, Credentials, TokenCache, warn_if_unencrypted
 from segstore.client.connection.in_flight import (
     LEAST_COST,
     BadAck,
@@ -51,7 +51,6 @@ __all__ = [
     "TokenCache",
     "Waiter",
     "add_behind",
-    "expiry_of",
     "learn",
     "notify_stored",
     "warn_if_unencrypted",

@@ -8,7 +8,7 @@
     analysis.latencies(found.exchanges, "command").show()
 
 Tables here belong to Spark or to `segstore.pipeline.local_engine`; see `segstore.pipeline.engine`.
-`segstore.pipeline.report.analysis_rules` defines the columns, `segstore.pipeline.report.analysis_steps` the steps: one
+`segstore.pipeline.report.analysis_rules` defines the results, `segstore.pipeline.report.analysis_steps` the steps: one
 shuffle and one sort bring the frames of a connection together and in order, and a step in Python follows it.
 `analyse_traces` shuffles packed rows, which the engine copies as they are; `analyse` takes rows as they come.
 `segstore.pipeline.check.verdicts` judges the same traces.
@@ -26,21 +26,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
-from types import TracebackType
 from typing import Final
 
 import pyarrow as pa
 
 from segstore.pipeline.engine import Engine, Table, engine_of
 from segstore.pipeline.report import analysis_steps as steps
-from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Status
+from segstore.pipeline.report.analysis_rules import Status
+from segstore.pipeline.report.exchange import FRAME_COLUMNS
 from segstore.pipeline.trace.batches import unpacked
 from segstore.pipeline.trace.columns import PLACE, ColumnError
 from segstore.pipeline.trace.files import find_traces
 from segstore.pipeline.trace.options import OptionError, read_options
 from segstore.wire.names import parent_of
 
-_DECIDED: Final = ("path", "paths", "columns", "fields", "frame", "commands", "packed", "vectorised")
+_DECIDED: Final = ("path", "paths", "columns", "fields", "frame", "commands", "packed")
 """The options of traces that an analysis decides itself."""
 
 BUCKET_BITS: Final = 7
@@ -92,9 +92,7 @@ class Analysis:
     def __enter__(self) -> Analysis:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -193,21 +191,27 @@ def by_parent(exchanges: Table) -> Table:
     return engine_of(exchanges).statement(
         f"SELECT {columns} FROM {{exchanges}} AS e JOIN {{parents}} AS p ON e.segment = p.segment",
         exchanges=exchanges,
-        parents=named(exchanges, _with_parent, "parent"),
+        parents=named(exchanges, _parent, "parent"),
     )
 
 
-def named(rows: Table, step: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], column: str) -> Table:
-    """Returns the distinct segments of rows, with a column of text that a step adds."""
+def _parent(segment: str) -> str:
+    return parent_of(segment) or segment
+
+
+def named(rows: Table, name_of: Callable[[str], str | None], column: str) -> Table:
+    """Returns the distinct segments of rows, with a column of the names that a picklable function gives them."""
     engine = engine_of(rows)
     segments = engine.statement("SELECT DISTINCT segment FROM {rows} WHERE segment IS NOT NULL", rows=rows)
-    return engine.mapped(segments, step, pa.schema({"segment": pa.string(), column: pa.string()}))
+    schema = pa.schema({"segment": pa.string(), column: pa.string()})
+    return engine.mapped(segments, partial(_with_names, name_of, column), schema)
 
 
-def _with_parent(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _with_names(
+    name_of: Callable[[str], str | None], column: str, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        names = batch.column(0).to_pylist()
-        yield batch.append_column("parent", pa.array([parent_of(name) or name for name in names], pa.string()))
+        yield batch.append_column(column, pa.array(map(name_of, batch.column(0).to_pylist()), pa.string()))
 
 
 _WIDTH: Final = f"length(bin(greatest(latency_ns, 0))) - {BUCKET_BITS + 1}"

@@ -1,4 +1,4 @@
-"""Definitions for trace analysis: kinds of commands, ends of exchanges, result columns. No Spark."""
+"""Definitions for trace analysis: kinds of commands, ends of exchanges, columns of exchanges. No Spark."""
 
 from __future__ import annotations
 
@@ -37,13 +37,6 @@ APPENDING: Final = ("PADDING", "SETUP_APPEND", "APPEND_BLOCK", *APPENDS)
 REPLIES: Final = tuple(cls.type_name for cls in COMMANDS.values() if cls.is_reply)
 KEYS: Final = {"HELLO": 1, "KEEP_ALIVE": 2}
 """Commands without a request id; each command has its own queue."""
-
-FRAME_COLUMNS: Final = (
-    "file", "block", "record", "kind", "ts_ns", "connection", "direction", "size", "code", "command", "failure",
-    "error", "flow", "data_bytes", "request_id", "writer_id", "segment", "event_number", "size_of_whole_events",
-    "num_events",
-)  # fmt: skip
-"""The trace columns that the analyses need."""
 
 EXCHANGE_COLUMNS: Final = (
     "file", "connection", "life", "block", "record", "ts_ns", "command", "segment", "flow", "request_id", "writer_id",

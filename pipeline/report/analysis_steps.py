@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, FRAME_COLUMNS, Status
+from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, Status
 from segstore.pipeline.report.connection import ROWS_AT_ONCE, Found, Life, SetUp
-from segstore.pipeline.report.exchange import to_row
+from segstore.pipeline.report.exchange import FRAME_COLUMNS, to_row
 from segstore.pipeline.trace.batches import arrow_schema, joined, packed, unpacked
 from segstore.pipeline.trace.columns import ColumnType, TraceColumn, select
 
@@ -34,7 +34,7 @@ _TYPES: Final[dict[str, ColumnType]] = {
 
 
 def _columns(names: Iterable[str]) -> tuple[TraceColumn, ...]:
-    return tuple(TraceColumn(name, _TYPES.get(name, "long"), "") for name in names)
+    return tuple(TraceColumn(name, _TYPES.get(name, "bigint"), "") for name in names)
 
 
 WRITTEN: Final = pa.schema(

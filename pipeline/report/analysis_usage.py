@@ -10,10 +10,7 @@ Sums of times or event numbers are decimals, because a bigint overflows, which i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
-
-import pyarrow as pa
 
 from segstore.pipeline.engine import Table, engine_of
 from segstore.pipeline.report.analysis import named
@@ -178,12 +175,6 @@ def streams(frames: Table, exchanges: Table) -> Table:
           coalesce(c.events, 0) AS events, coalesce(c.bytes, 0) AS bytes
         FROM seen AS s LEFT JOIN counted AS c ON s.stream = c.stream LEFT JOIN idle AS i ON s.stream = i.stream
         """,
-        named=named(frames, _with_stream, "stream"),
+        named=named(frames, stream_of, "stream"),
         exchanges=exchanges,
     )
-
-
-def _with_stream(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        names = batch.column(0).to_pylist()
-        yield batch.append_column("stream", pa.array(list(map(stream_of, names)), pa.string()))

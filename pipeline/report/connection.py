@@ -125,7 +125,7 @@ class Life:
         self._epochs[row.writer_id] = _Epoch(self._count, row.segment, row)
 
     def _report(self, writer_id: str, epoch: _Epoch) -> None:
-        known = _highest(epoch.known, epoch.ack)
+        known = max((number for number in (epoch.known, epoch.ack) if number is not None), default=None)
         if epoch.since is not None and epoch.segment is not None and known is not None:
             since = epoch.since
             self._found.set_ups.append(SetUp(since.file, *since.place, writer_id, epoch.segment, known))
@@ -181,7 +181,3 @@ class Life:
         uncovered = waits and request.writer_segment is not None
         rows = self._found.uncovered if uncovered else self._found.exchanges
         rows.append(request.exchange(self.life, closed=self._closed))
-
-
-def _highest(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one if other is None else max(one, other)

@@ -18,10 +18,7 @@ _CHECK_FAILED: Final = "CONDITIONAL_CHECK_FAILED"
 
 
 class Row(NamedTuple):
-    """A row of a trace: `FRAME_COLUMNS`.
-
-    Columns that are null for some commands have the type Any.
-    """
+    """A row of a trace. Columns that are null for some commands have the type Any."""
 
     file: str
     block: int
@@ -60,6 +57,8 @@ class Row(NamedTuple):
         return bool(self.failure) or self.command == _CHECK_FAILED
 
 
+FRAME_COLUMNS: Final = Row._fields
+"""The trace columns that the analyses need."""
 to_row: Final[Callable[[Iterable[Any]], Row]] = partial(tuple.__new__, Row)
 """Makes a row of its values; faster than `Row._make`, and takes all of them."""
 

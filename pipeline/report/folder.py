@@ -1,8 +1,8 @@
 """The output folder of a report: validated first, written beside its destination, then moved into place. No Spark.
 
-Invariant: a failed report leaves nothing, not even parent folders, and an existing report stays until the new report is
-complete. Refused, with `ReportError`: an existing folder, unless it holds a report and may be replaced; a folder that
-holds the traces; a folder that cannot be written.
+Invariant: a failed report leaves no file, and an existing report stays until the new report is complete. Refused, with
+`ReportError`: an existing folder, unless it holds a report and may be replaced; a folder that holds the traces; a
+folder that cannot be written.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -38,23 +37,33 @@ def report_folder(folder: Path, traces: Sequence[str] = (), *, replace: bool = F
     traces: files being read, which must not be replaced. Raises ReportError on entry, on exit if `folder` has been
     created meanwhile, and if the block cannot write the report (OSError).
     """
-    with ExitStack() as undone:
-        try:
+    place = Path(os.path.realpath(folder))
+    new = place.with_name(f".{place.name}.{os.getpid()}.part")
+    try:
+        with _writing(folder):
             _refuse(folder, traces, replace)
-            new = _beside(Path(os.path.realpath(folder)), undone)
-        except OSError as error:
-            raise _unwritable(folder, error) from error
+            new.mkdir(parents=True)
         try:
             yield new
         except OSError as error:
             if error.errno in _OF_WRITING or str(error.filename).startswith(f"{new}{os.sep}"):
                 raise _unwritable(folder, error) from error
             raise
-        try:
+        with _writing(folder):
             _refuse(folder, traces, replace)
-            _move(new, Path(os.path.realpath(folder)))
-        except OSError as error:
-            raise _unwritable(folder, error) from error
+            if place.exists():
+                shutil.rmtree(place)
+            new.rename(place)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)  # already gone if it was moved
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(folder, error) from error
 
 
 def _refuse(folder: Path, traces: Sequence[str], replace: bool) -> None:
@@ -69,33 +78,5 @@ def _refuse(folder: Path, traces: Sequence[str], replace: bool) -> None:
                 raise ReportError(folder, f"contains {trace}, which is being read")
 
 
-def _beside(place: Path, undone: ExitStack) -> Path:
-    for above in reversed(place.parents):
-        if not above.exists():
-            above.mkdir(exist_ok=True)
-            undone.callback(_remove_empty, above)
-    new = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
-    undone.callback(shutil.rmtree, new, ignore_errors=True)  # already gone if it was moved
-    return new
-
-
-def _move(new: Path, place: Path) -> None:
-    if place.exists():
-        shutil.rmtree(place)
-    new.chmod(0o777 & ~_umask())
-    new.rename(place)
-
-
-def _remove_empty(folder: Path) -> None:
-    with suppress(OSError):  # not empty: it holds the report or other files
-        folder.rmdir()
-
-
 def _unwritable(folder: Path, error: OSError) -> ReportError:
     return ReportError(folder, f"cannot be written: {error if error.errno is None else os.strerror(error.errno)}")
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask

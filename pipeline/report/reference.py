@@ -19,11 +19,9 @@ from typing import Any, Final, NamedTuple
 
 from segstore.pipeline.report.analysis_rules import EXCHANGE_COLUMNS, Status
 from segstore.pipeline.report.connection import Found, Life, SetUp
-from segstore.pipeline.report.exchange import Row, to_row
+from segstore.pipeline.report.exchange import FRAME_COLUMNS, to_row
 from segstore.pipeline.trace.rows import trace_rows
 
-REFERENCE_COLUMNS: Final = Row._fields
-"""The trace columns that the analysis reads."""
 _PLACE: Final = itemgetter(*map(EXCHANGE_COLUMNS.index, ("block", "record")))
 _WRITER: Final = itemgetter(*map(EXCHANGE_COLUMNS.index, ("writer_id", "segment")))
 _LAST_EVENT: Final = EXCHANGE_COLUMNS.index("last_event")
@@ -40,11 +38,11 @@ class Reference(NamedTuple):
 
 def reference(paths: str | Iterable[str]) -> Reference:
     """Analyses traces. Raises FileNotFoundError."""
-    return reference_of(trace_rows(paths, REFERENCE_COLUMNS))
+    return reference_of(trace_rows(paths, FRAME_COLUMNS))
 
 
 def reference_of(rows: Iterable[tuple[Any, ...]]) -> Reference:
-    """Analyses rows with the columns `REFERENCE_COLUMNS`, in file order."""
+    """Analyses rows with the columns `FRAME_COLUMNS`, in file order."""
     out = Reference([], [], 0)
     frames = 0
     for _, records in groupby(map(to_row, rows), attrgetter("file")):

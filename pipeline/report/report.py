@@ -29,7 +29,8 @@ from segstore.pipeline.engine import Engine, Table
 from segstore.pipeline.local_engine import LocalEngine
 from segstore.pipeline.replay_plan import LINK_COLUMNS, links, plan
 from segstore.pipeline.report import STEPS, analysis, analysis_usage
-from segstore.pipeline.report.analysis_rules import FRAME_COLUMNS, Status
+from segstore.pipeline.report.analysis_rules import Status
+from segstore.pipeline.report.exchange import FRAME_COLUMNS
 from segstore.pipeline.report.folder import PAGE
 from segstore.pipeline.report.page import page
 from segstore.pipeline.trace.columns import CALL_COLUMNS

@@ -170,12 +170,8 @@ class BatchCommitter:
                 for event in events:
                     position = positions[at]
                     at += 1
-                    if layout.is_done(position):
-                        continue
-                    target = layout.target(position)
-                    out = outs.get(target) or await outs.make(target, keyed=keyed)
-                    if out.add(event.data, position):
-                        await out.send()
+                    if not layout.is_done(position):
+                        await outs.add(layout.target(position), event.data, position, keyed=keyed)
             return await outs.finish()
 
     async def _events(self, part: TargetPart) -> AsyncIterator[list[FramedEvent]]:

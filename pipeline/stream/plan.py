@@ -28,7 +28,7 @@ from segstore.client.controller import Successor
 from segstore.client.errors import NoSuchStream
 from segstore.client.stream import EventDecoder
 from segstore.pipeline.stream.cuts import Cut, Moment, Place
-from segstore.pipeline.stream.options import StreamLimit, StreamOptions
+from segstore.pipeline.stream.options import StreamAmount, StreamOptions
 from segstore.pipeline.stream.segments import Segments, gather_bounded
 from segstore.pipeline.stream.timeline import (
     INDEX_DELAY_MS,
@@ -68,10 +68,6 @@ class DataLost(RuntimeError):
         self.segment = segment
         self.start = start
         self.end = end
-        self._given = message, segment, start, end, remedy
-
-    def __reduce__(self) -> tuple[type[DataLost], tuple[str, str, int, int | None, str]]:
-        return type(self), self._given
 
 
 async def cut_at(segments: Segments, place: Place) -> Cut:
@@ -97,7 +93,7 @@ async def cut_at(segments: Segments, place: Place) -> Cut:
 
 async def start_of(segments: Segments, options: StreamOptions) -> Cut:
     """Returns where reading starts. Raises as `cut_at` does."""
-    return await _cut_of_option(segments, options.start_name, options.start or "head")
+    return await _cut_of_option(segments, "from", options.start or "head")
 
 
 async def _cut_of_option(segments: Segments, option: str, place: Place) -> Cut:
@@ -168,9 +164,9 @@ async def lag(segments: Segments, options: StreamOptions, cut: Cut) -> Lag:
 async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteRange]:
     """Returns the ranges between the options' cuts, split for tasks. Raises CutError, DataLost, NoSuchStream."""
     start = await start_of(segments, options)
-    end = await _cut_of_option(segments, options.end_name, options.end or "tail")
-    first_name = "the head" if options.start is None else repr(options.start_name)
-    last_name = "the tail" if options.end is None else repr(options.end_name)
+    end = await _cut_of_option(segments, "to", options.end or "tail")
+    first_name = "the head" if options.start is None else "'from'"
+    last_name = "the tail" if options.end is None else "'to'"
     waiting = deque(start.items())
     seen, reached = set(start), set[int]()
     ranges: list[ByteRange] = []
@@ -178,7 +174,7 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
         segment_id, offset = waiting.popleft()
         name = segments.name_of(segment_id)
         info = (await segments.infos([segment_id]))[segment_id]
-        first = _first(name, offset, info, options)
+        first = first_offset(name, offset, info, options)
         if segment_id in end:
             reached.add(segment_id)
             last = end[segment_id]
@@ -200,8 +196,8 @@ async def batch_ranges(segments: Segments, options: StreamOptions) -> list[ByteR
     return await _split(segments, sorted(ranges), options.split_bytes)
 
 
-def _first(name: str, offset: int, info: StreamSegmentInfo | None, options: StreamOptions) -> int:
-    """Returns the first readable offset of a segment. Raises DataLost."""
+def first_offset(name: str, offset: int, info: StreamSegmentInfo | None, options: StreamOptions) -> int:
+    """Returns the first readable offset of a segment; `offset` if it is gone (None). Raises DataLost."""
     if info is None:
         if options.fail_on_data_loss:
             raise DataLost(f"{name} is gone, but was to be read from {offset}", name, offset)
@@ -245,14 +241,14 @@ async def _split(segments: Segments, ranges: list[ByteRange], split_bytes: int) 
 
 
 async def next_cut(
-    segments: Segments, options: StreamOptions, start: Mapping[int, int], limit: StreamLimit | None, target: Cut | None
+    segments: Segments, options: StreamOptions, start: Mapping[int, int], limit: StreamAmount | None, target: Cut | None
 ) -> Cut:
     """Returns the end of a batch that starts at `start`, at most `target`; `start` itself if there is nothing to read.
 
     Raises DataLost, NoSuchStream.
     """
     batch = _Batch(segments, options, start, target)
-    most = None if limit is None else limit.most * (EVENT_HEADER_BYTES if limit.events else 1)
+    most = None if limit is None else limit.number * (EVENT_HEADER_BYTES if limit.events else 1)
     if await batch.explore(most) or limit is None:
         return batch.cut({segment_id: extent.end for segment_id, extent in batch.extents.items()})
     return batch.cut(await batch.advance(limit))
@@ -297,7 +293,9 @@ class _Batch:
     async def _add(self, begun: Mapping[int, int]) -> None:
         infos = await self._segments.infos(begun)
         name_of, options = self._segments.name_of, self._options
-        firsts = {number: _first(name_of(number), offset, infos[number], options) for number, offset in begun.items()}
+        firsts = {
+            number: first_offset(name_of(number), offset, infos[number], options) for number, offset in begun.items()
+        }
         if self._target is None and any(info is None or info.is_sealed for info in infos.values()):
             # Segments that are found later must not be read further than the others.
             self._target = await self._segments.tail()
@@ -323,7 +321,7 @@ class _Batch:
         following = [successor for segment_id in finished for successor in self.successors.get(segment_id, ())]
         return {successor.segment.segment_id for successor in following if finished >= set(successor.predecessors)}
 
-    async def advance(self, limit: StreamLimit) -> dict[int, int]:
+    async def advance(self, limit: StreamAmount) -> dict[int, int]:
         """Returns how far a limited batch reads each segment: all up to one moment of writing."""
         lines: dict[int, Timeline] = {}
         new = list(self._start)
@@ -334,7 +332,7 @@ class _Batch:
         while True:
             last_ms = max(each.times[-1] for each in lines.values())
             steps = range(begin_ms, last_ms + 2 * step_ms, step_ms)
-            number, left = divide(lines, steps, limit.most)
+            number, left = divide(lines, steps, limit.number)
             at = steps[number]
             unread = [each for each in lines.values() if not each.complete and each.times[-1] <= at + step_ms]
             if unread:
@@ -350,7 +348,7 @@ class _Batch:
         # last events do not: at that time the first events of new segments can still wait for a connection.
         seals = {max(ended[each], self.extents[each].modified_ms + INDEX_DELAY_MS) for each in closed}
         moments = [at, *sorted(time_ms for time_ms in seals if at < time_ms < at + step_ms)]
-        number, left = divide(lines, moments, limit.most)
+        number, left = divide(lines, moments, limit.number)
         at, until = [*moments, at + step_ms][number : number + 2]
         waits_for = {
             each: [before for before in ended if each in self._ids_after(before) and ended[before] > at]
@@ -378,7 +376,9 @@ class _Batch:
         extent = self.extents[segment_id]
         return extent.closed and extent.start == extent.end
 
-    async def _timelines(self, new: Iterable[int], limit: StreamLimit, after: Mapping[int, int]) -> dict[int, Timeline]:
+    async def _timelines(
+        self, new: Iterable[int], limit: StreamAmount, after: Mapping[int, int]
+    ) -> dict[int, Timeline]:
         """after: the time at which each segment that is read to its end ended."""
         made = {}
         for segment_id in new:
@@ -389,12 +389,12 @@ class _Batch:
 
         async def count(segment_id: int) -> None:
             line = made[segment_id]
-            _, left = await self._scan(segment_id, line.offsets[0], line.offsets[1], limit.most + 1, events=True)
-            line.correct(limit.most + 1 - left)
+            _, left = await self._scan(segment_id, line.offsets[0], line.offsets[1], limit.number + 1, events=True)
+            line.correct(limit.number + 1 - left)
 
         # A first amount above the limit need not be exact, because the batch ends before it.
         await gather_bounded(
-            count, [each for each in made if made[each].estimated and made[each].amounts[1] <= limit.most]
+            count, [each for each in made if made[each].estimated and made[each].amounts[1] <= limit.number]
         )
         return made
 

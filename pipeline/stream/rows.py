@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from segstore.client.errors import SegmentMissing, SegmentTruncated
 from segstore.client.stream import EventDecoder, FramedEvent
 from segstore.pipeline.stream.options import StreamOptions
-from segstore.pipeline.stream.plan import ByteRange, DataLost
+from segstore.pipeline.stream.plan import ByteRange, DataLost, first_offset
 from segstore.pipeline.stream.segments import Segments, opened
 from segstore.pipeline.stream.timeline import Timeline
 from segstore.pipeline.trace.options import OptionError
@@ -94,9 +94,8 @@ async def _batches(options: StreamOptions, part: ByteRange, names: tuple[str, ..
 
 
 async def _timeline(segments: Segments, part: ByteRange) -> Timeline | None:
-    try:
-        info = await segments.info(part.segment)
-    except SegmentMissing:  # `events_of` reports it
+    info = await segments.find(part.segment)
+    if info is None:  # `events_of` reports it
         return None
     line = Timeline(segments, part.segment, part.start, part.end, info.last_modified, 0, events=False)
     await line.open()
@@ -169,21 +168,14 @@ async def events_of(segments: Segments, options: StreamOptions, part: ByteRange)
 
 async def _start(segments: Segments, options: StreamOptions, part: ByteRange) -> int | None:
     """Returns the first readable offset of the range, None if it is gone. A read past the end would never return."""
-    try:
-        info = await segments.info(part.segment)
-    except SegmentMissing as cause:
-        if options.fail_on_data_loss:
-            gone = f"{part.segment} is gone, but was to be read from {part.start} to {part.end}"
-            raise DataLost(gone, part.segment, part.start, part.end) from cause
+    info = await segments.find(part.segment)
+    start = first_offset(part.segment, part.start, info, options)
+    if info is None:
         log.warning("%s is gone: nothing of %d to %d was read", part.segment, part.start, part.end)
         return None
     if info.write_offset < part.end:
         shorter = f"{part.segment} ends at {info.write_offset}, but was to be read to {part.end}"
         raise DataLost(shorter, part.segment, info.write_offset, part.end)
-    if info.start_offset <= part.start:
-        return part.start
-    if options.fail_on_data_loss:
-        gone = f"{part.segment} was truncated at {info.start_offset}, but was to be read from {part.start}"
-        raise DataLost(gone, part.segment, part.start, min(info.start_offset, part.end))
-    log.warning("%s was truncated at %d: bytes from %d were not read", part.segment, info.start_offset, part.start)
-    return info.start_offset if info.start_offset < part.end else None
+    if start > part.start:
+        log.warning("%s was truncated at %d: bytes from %d were not read", part.segment, start, part.start)
+    return start if start < part.end else None

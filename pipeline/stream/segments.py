@@ -12,26 +12,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from segstore.client import Client, ClientSettings, connect
-from segstore.client.connection import Locations, SegmentRequests, expiry_of
+from segstore.client import Client, connect
+from segstore.client.connection import Locations, SegmentRequests
 from segstore.client.controller import Access, Successor, name_of
-from segstore.client.errors import (
-    NotSupported,
-    PeerRefused,
-    SegmentExists,
-    SegmentMissing,
-    SegmentTruncated,
-    Unauthenticated,
-)
+from segstore.client.errors import NotSupported, PeerRefused, SegmentExists, SegmentMissing, SegmentTruncated
 from segstore.client.routing import SegmentRange
 from segstore.client.segment import SegmentReader, SegmentWriter
 from segstore.client.stream import check_cut_with
-from segstore.pipeline.stream.options import CREDENTIALS, StreamOptions
+from segstore.pipeline.stream.options import StreamOptions
 from segstore.wire import (
     Command,
     ConditionalAttributeUpdate,
@@ -57,7 +49,6 @@ NO_VALUE: Final = -(1 << 63)
 """The value of a missing attribute."""
 _REPLACE_IF_EQUALS: Final = 4
 _AT_ONCE: Final = 64
-_YEAR_10000_S: Final = 253_402_300_800
 _INDEX_ENTRY: Final = Struct(">qqq")
 A = TypeVar("A")
 T = TypeVar("T")
@@ -126,17 +117,17 @@ class Segments:
         """Returns a segment's properties. Raises SegmentMissing."""
         return await self.requests.ask(segment, StreamSegmentInfo, lambda i, t: GetStreamSegmentInfo(i, segment, t))
 
+    async def find(self, segment: str) -> StreamSegmentInfo | None:
+        """Returns a segment's properties, None for a missing segment."""
+        try:
+            return await self.info(segment)
+        except SegmentMissing:
+            return None
+
     async def infos(self, segment_ids: Iterable[int]) -> dict[int, StreamSegmentInfo | None]:
         """Returns the properties of each segment, None for a missing segment."""
-
-        async def one(segment_id: int) -> StreamSegmentInfo | None:
-            try:
-                return await self.info(self.name_of(segment_id))
-            except SegmentMissing:
-                return None
-
         wanted = list(segment_ids)
-        return dict(zip(wanted, await gather_bounded(one, wanted), strict=True))
+        return dict(zip(wanted, await gather_bounded(self.find, map(self.name_of, wanted)), strict=True))
 
     async def locate(self, segment: str, target: int) -> int | None:
         """Returns the first index offset at or after `target`, where an event starts; None without an index."""
@@ -244,30 +235,12 @@ async def gather_bounded(ask: Callable[[A], Awaitable[T]], items: Iterable[A]) -
 async def opened(options: StreamOptions, access: Access) -> AsyncIterator[Segments]:
     """Yields requests with tokens for `access`, which are renewed, and closes them on exit.
 
-    Raises ValueError for an invalid address, Unauthenticated with the options that the refused credentials came from.
+    Raises ValueError for an invalid address.
     """
-    settings = options.client_settings()
-    try:
-        async with connect(options.controller, settings) as client:
-            locations = client.locations(access)
-            async with SegmentRequests(client.pool, locations) as requests:
-                yield Segments(client, locations, requests, options)
-    except Unauthenticated as cause:
-        raise type(cause)(f"{cause.message}; {_credentials(options, settings)}", **cause.facts()) from cause
-
-
-def _credentials(options: StreamOptions, settings: ClientSettings) -> str:
-    """Returns which credentials a query has, and what to do if they are refused; without secrets."""
-    where = "the environment" if options.settings.keys().isdisjoint(CREDENTIALS) else "the options"
-    again = "start the query again with others, from the same checkpoint"
-    if settings.bearer_token is not None:
-        until_s = expiry_of(settings.bearer_token.get_secret_value())
-        known = 0 <= until_s < _YEAR_10000_S
-        valid = f", valid until {datetime.fromtimestamp(until_s, UTC):%Y-%m-%dT%H:%M:%SZ}," if known else ""
-        return f"the bearerToken from {where}{valid} is not renewed by a query: {again}"
-    if settings.username is not None:
-        return f"the user and password are from {where}: {again}"
-    return "the query has no credentials: set user and password, or bearerToken"
+    async with connect(options.controller, options.client_settings()) as client:
+        locations = client.locations(access)
+        async with SegmentRequests(client.pool, locations) as requests:
+            yield Segments(client, locations, requests, options)
 
 
 @asynccontextmanager

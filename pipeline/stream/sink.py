@@ -15,7 +15,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import date
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID, uuid4
 
 from pyspark import TaskContext
@@ -94,7 +94,7 @@ class StreamWriter(Shipped, spark.DataSourceArrowWriter):
         self.query = uuid4()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return Written(asyncio.run(_write(self.options, self.query, 0, _partition(), iterator)))
+        return Written(asyncio.run(_write(self.options, self.query, 0, iterator)))
 
     def commit(self, messages: list[spark.WriterCommitMessage | None]) -> None:
         asyncio.run(
@@ -113,8 +113,10 @@ class StreamStreamWriter(Shipped, DataSourceStreamArrowWriter):
         self.options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        query, batch = _batch_of_task()
-        return Written(asyncio.run(_write(self.options, query, batch, _partition(), iterator)))
+        query, batch = map(_task().getLocalProperty, (_QUERY, _BATCH))
+        assert query is not None, "Spark passes both to the tasks of streaming queries"
+        assert batch is not None
+        return Written(asyncio.run(_write(self.options, UUID(query), int(batch), iterator)))
 
     def commit(self, messages: list[spark.WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 — Spark's
         results = _results(messages)
@@ -144,31 +146,15 @@ async def _abort(options: StreamOptions, results: Sequence[TaskResult] = (), *, 
         await abandon(segments, results, query=query)
 
 
-def _context() -> Any:
+def _task() -> TaskContext:
     context = TaskContext.get()
-    if context is None:
-        raise RuntimeError("rows are written by tasks of Spark, and this is none")
+    assert context is not None, "rows are written by tasks of Spark"
     return context
 
 
-def _partition() -> int:
-    return int(_context().partitionId())
-
-
-def _batch_of_task() -> tuple[UUID, int]:
-    """Returns the query's id and the batch's number, which Spark only passes to tasks."""
-    context = _context()
-    query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
-    if not query or batch is None:
-        raise RuntimeError(f"Spark does not say {_QUERY} and {_BATCH}: is this a streaming query?")
-    return UUID(query), int(batch)
-
-
-async def _write(
-    options: StreamOptions, query: UUID, batch: int, partition: int, batches: Iterator[pa.RecordBatch]
-) -> TaskResult:
+async def _write(options: StreamOptions, query: UUID, batch: int, batches: Iterator[pa.RecordBatch]) -> TaskResult:
     async with opened(options, "WRITE") as segments:
-        return await write_rows(segments, query, batch, partition, rows_of(options, batches))
+        return await write_rows(segments, query, batch, _task().partitionId(), rows_of(options, batches))
 
 
 async def rows_of(options: StreamOptions, batches: Iterator[pa.RecordBatch]) -> AsyncIterator[Rows]:

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from segstore.client import CutError
 from segstore.pipeline.stream.cuts import Cut, Offsets, cut_of, offsets_of
-from segstore.pipeline.stream.options import StreamLimit, StreamOptions, read_stream_options
+from segstore.pipeline.stream.options import StreamAmount, StreamOptions, read_stream_options
 from segstore.pipeline.stream.plan import ByteRange, Lag, batch_ranges, lag, next_cut, ranges_between, skipped, start_of
 from segstore.pipeline.stream.rows import COLUMNS, DEFAULT, range_batches, wanted_names
 from segstore.pipeline.stream.segments import Segments, opened
@@ -46,11 +46,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def sources(filters: bool) -> tuple[type[spark.DataSource], ...]:
-    """Returns this module's data sources, which leave filters to Spark."""
-    return (StreamSource,)
-
-
 class StreamSource(Shipped, spark.DataSource):
     """The data source for streams; `StreamOptions` describes its options."""
 
@@ -66,18 +61,18 @@ class StreamSource(Shipped, spark.DataSource):
         return ", ".join(f"{name} {COLUMNS[name]}" for name in DEFAULT)
 
     def reader(self, schema: StructType) -> spark.DataSourceReader:
-        if name := self.read_options.bound_name:
-            raise OptionError(f"{name} is for readStream: a read has no triggers", name)
+        for bound, amount in (("max", self.read_options.limit), ("min", self.read_options.minimum)):
+            if amount is not None:
+                name = amount.option(bound)
+                raise OptionError(f"{name} is for readStream: a read has no triggers", name)
         if self.read_options.end == "head":
-            name = self.read_options.end_name
-            raise OptionError(f"{name} is the end of what is read: a cut or tail", name, "head")
+            raise OptionError("to is the end of what is read: a cut or tail", "to", "head")
         return StreamReader(self.read_options, _names(schema))
 
     def streamReader(self, schema: StructType) -> spark.DataSourceStreamReader:  # noqa: N802 — Spark's name
         require("readStream")
         if self.read_options.end is not None:
-            name = self.read_options.end_name
-            raise OptionError(f"{name} is for read: a query with readStream goes on, see Trigger.AvailableNow", name)
+            raise OptionError("to is for read: a query with readStream goes on, see Trigger.AvailableNow", "to")
         return StreamStreamReader(self.read_options, _names(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> spark.DataSourceWriter:
@@ -155,8 +150,8 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 — Spark's name
         limit, minimum = self.options.limit, self.options.minimum
         if limit is not None:
-            return ReadMaxRows(limit.most) if limit.events else ReadMaxBytes(limit.most)
-        return ReadAllAvailable() if minimum is None else ReadMinRows(minimum.least)
+            return ReadMaxRows(limit.number) if limit.events else ReadMaxBytes(limit.number)
+        return ReadAllAvailable() if minimum is None else ReadMinRows(minimum.number)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 — Spark's name
         cut = self._checkpointed(start)
@@ -184,7 +179,7 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
         amount = behind.bytes
         if minimum.events:  # not known before the first entry of an index
             amount = behind.bytes // EVENT_HEADER_BYTES if behind.events is None else behind.events
-        return amount >= minimum.least
+        return amount >= minimum.number
 
     def reportLatestOffset(self) -> dict[str, Offsets | int | None]:  # noqa: N802 — Spark's name
         """Returns the latest offset for the query's progress: the stream's tail, how far the last batch is behind it,
@@ -213,10 +208,10 @@ class StreamStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerA
             ) from cause
 
 
-def _limit(limit: ReadLimit) -> StreamLimit | None:
+def _limit(limit: ReadLimit) -> StreamAmount | None:
     match limit:
         case ReadMaxBytes():
-            return StreamLimit(limit.max_bytes, False)
+            return StreamAmount(limit.max_bytes, False)
         case ReadMaxRows():
-            return StreamLimit(limit.max_rows, True)
+            return StreamAmount(limit.max_rows, True)
     return None

@@ -48,9 +48,6 @@ class BadRow(ValueError):
         self.column = column
         self.row = row
 
-    def __reduce__(self) -> tuple[type[BadRow], tuple[str, str, int]]:
-        return type(self), (str(self), self.column, self.row)
-
 
 class GivenUp(RuntimeError):
     """The task's write was abandoned because it failed elsewhere; the task's data is deleted."""
@@ -147,8 +144,8 @@ class Out:
         self._too_many = False
         self._position = 0.0
 
-    def add(self, event: bytes, position: float) -> bool:
-        """Buffers an event; returns whether to call `send`."""
+    async def add(self, event: bytes, position: float) -> None:
+        """Buffers an event; sends buffered events if they are many."""
         framed = frame_event(event)
         self._pending.append(framed)
         self._pending_bytes += len(framed)
@@ -158,9 +155,10 @@ class Out:
             self._positions.append(position)
         else:
             self._too_many = True
-        return self._pending_bytes >= _PIECE_BYTES
+        if self._pending_bytes >= _PIECE_BYTES:
+            await self._send()
 
-    async def send(self) -> None:
+    async def _send(self) -> None:
         """Sends buffered events; waits if too much is in flight."""
         data, events = b"".join(self._pending), len(self._pending)
         self.size += len(data)
@@ -175,7 +173,7 @@ class Out:
     async def finish(self) -> TargetPart:
         """Waits until everything is stored; returns the part."""
         if self._pending:
-            await self.send()
+            await self._send()
         await self._writer.aclose()
         positions: bytes | float | None = self._position
         if self._positions is not None:
@@ -205,11 +203,12 @@ class Outs:
         self._outs: dict[int, Out] = {}
         self.keys: dict[str, UUID] = {}
 
-    def get(self, target: SegmentRange) -> Out | None:
-        return self._outs.get(target.segment_id)
+    async def add(self, target: SegmentRange, event: bytes, position: float, *, keyed: bool) -> None:
+        """Adds an event to a target's segment."""
+        out = self._outs.get(target.segment_id) or await self._make(target, keyed=keyed)
+        await out.add(event, position)
 
-    async def make(self, target: SegmentRange, *, keyed: bool) -> Out:
-        """Creates the segment for a target that has none yet."""
+    async def _make(self, target: SegmentRange, *, keyed: bool) -> Out:
         part = uuid4()
         name = transaction_name(target.name, part)
         self.keys[name] = part
@@ -245,9 +244,7 @@ async def write_rows(
                 layout = await layout_of(segments, registry, query, batch)
             for event, position in zip(events, _positions(keys, len(events), of_query), strict=True):
                 if layout.fresh or not layout.is_done(position):
-                    out = outs.get(target := layout.target(position)) or await outs.make(target, keyed=keys is not None)
-                    if out.add(event, position):
-                        await out.send()
+                    await outs.add(layout.target(position), event, position, keyed=keys is not None)
         parts = await outs.finish()
     if parts and await registry.is_given_up(query):
         for part in parts:

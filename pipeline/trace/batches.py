@@ -1,7 +1,7 @@
 """Converts records to Arrow batches.
 
-If C is the process's codec, it fills the columns for the records of captures, from the same `Origin`s and `Condition`s
-as `RowMaker`. `RowMaker` makes all other rows: of commands that have a column with a conversion unknown to C, such as
+If C is the process's codec, it fills the columns for the records of captures, from the same `Origin`s as
+`RowMaker`. `RowMaker` makes all other rows: of commands that have a column with a conversion unknown to C, such as
 the name of an enum member, and of records that can hold a token if the column `frame` must not show it; all rows if
 only it can fill a column.
 
@@ -42,43 +42,41 @@ _CODEC: Final = "lz4_raw"
 _SIZE: Final = struct.Struct("<I")
 
 _TYPES: Final = {
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
+    "boolean": (pa.bool_(), "flag"),
+    "tinyint": (pa.int8(), "int8"),
+    "int": (pa.int32(), "int32"),
+    "bigint": (pa.int64(), "int64"),
+    "string": (pa.string(), "text"),
+    "binary": (pa.binary(), "binary"),
+    "timestamp": (pa.timestamp("us", tz="UTC"), "int64"),
 }
+"""Type of a column → its type in Arrow, and in C."""
 
 
 def arrow_schema(columns: tuple[TraceColumn, ...]) -> pa.Schema:
     """Returns the schema of the batches."""
-    return pa.schema([pa.field(column.name, _TYPES[column.type]) for column in columns])
+    return pa.schema([pa.field(column.name, _TYPES[column.type][0]) for column in columns])
 
 
 def read_rows(
-    pieces: Iterable[FileRange], options: TraceReaderOptions, columns: tuple[TraceColumn, ...], chosen: Chosen
-) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-    """Yields the rows of pieces: as batches, as packed batches or as single rows, by the options. Raises BadTrace.
+    pieces: Iterable[FileRange], options: TraceReaderOptions, columns: tuple[TraceColumn, ...]
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of pieces, packed or not, by the options. Raises BadTrace.
 
     columns: of the result, a part of `options.given` or all.
     """
     of_records = options.columns if options.packed else columns
-    rows = RowMaker(of_records, tokens=options.tokens, fail_fast=options.fail_fast, chosen=chosen)
-    takes = None if options.fail_fast else chosen.takes_block
+    maker = BatchMaker(RowMaker(of_records, tokens=options.tokens, fail_fast=options.fail_fast, chosen=options.chosen))
+    takes = None if options.fail_fast else options.chosen.takes_block
 
-    def found(piece: FileRange) -> Iterator[RecordChunk | Skipped]:
-        return read_piece(piece, takes_block=takes, ports=options.ports, storage=options.storage)
+    def batches(piece: FileRange) -> Iterator[pa.RecordBatch]:
+        chunks = read_piece(piece, takes_block=takes, ports=options.ports, storage=options.storage)
+        return chain.from_iterable(map(maker.batches, chunks))
 
-    if not options.vectorised:
-        return (row for piece in pieces for each in found(piece) for row in rows.rows(each))
-    maker = BatchMaker(rows)
-    batches = ((batch for each in found(piece) for batch in maker.batches(each)) for piece in pieces)
     if not options.packed:
-        return joined(chain.from_iterable(batches))
+        return joined(chain.from_iterable(map(batches, pieces)))
     names = [column.name for column in columns]
-    return joined(batch.select(names) for of_piece in batches for batch in by_connection(joined(of_piece)))
+    return joined(batch.select(names) for piece in pieces for batch in by_connection(joined(batches(piece))))
 
 
 class BatchMaker:
@@ -115,8 +113,8 @@ class BatchMaker:
                 "block": pa.repeat(pa.scalar(chunk.block, pa.int64()), count),
             }
             for column, buffers in zip(self._one.columns, filled, strict=True):
-                type_, arrow = _TYPES[column.type], [pa.py_buffer(buffer) for buffer in buffers]
-                arrays[column.name] = pa.Array.from_buffers(type_, count, arrow)
+                arrow = [pa.py_buffer(buffer) for buffer in buffers]
+                arrays[column.name] = pa.Array.from_buffers(_TYPES[column.type][0], count, arrow)
             if chunk.packets is not None and "block" in self.schema.names:
                 blocks = pa.Array.from_buffers(pa.int64(), len(columns), [None, pa.py_buffer(chunk.packets)])
                 arrays["block"] = blocks.take(arrays["record"])
@@ -199,15 +197,6 @@ def unpacked(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[p
 
 # --- columns in C -----------------------------------------------------------------------------------------------------
 
-_C_TYPES: Final = {
-    "boolean": "flag",
-    "byte": "int8",
-    "int": "int32",
-    "long": "int64",
-    "string": "text",
-    "binary": "binary",
-    "timestamp": "int64",
-}
 _OF_CALLS: Final = frozenset(column.name for column in CALL_COLUMNS)
 _LABELS: Final = {
     "kind": tuple(kind.name.lower() for kind in RecordKind),
@@ -243,9 +232,9 @@ def make_filler(one: RowMaker, chosen: Chosen) -> Any:
         if code != EVENT and not (hides and code in SECRET_CODES) and (steps := _steps(cls, one.columns)) is not None
     }
     return ACCELERATOR.rows(
-        tuple((_C_TYPES[column.type], _source(column.name), _LABELS.get(column.name, ())) for column in one.columns),
+        tuple((_TYPES[column.type][1], _source(column.name), _LABELS.get(column.name, ())) for column in one.columns),
         programs,
-        tuple(condition.in_numbers() for condition in chosen.conditions),
+        chosen.in_numbers(),
         kinds=bytes(kinds.get(kind, _PLAIN) for kind in RecordKind),
         decodes=one.fail_fast or not names <= _UNDECODED,
     )

@@ -32,7 +32,7 @@ from segstore.wire.commands import (
 from segstore.wire.schema import COMMANDS, Command
 from segstore.wire.schema import lowering as low
 
-ColumnType = Literal["boolean", "byte", "int", "long", "string", "binary", "timestamp"]
+ColumnType = Literal["boolean", "tinyint", "int", "bigint", "string", "binary", "timestamp"]
 
 OFTEN: Final[tuple[type[Command], ...]] = (
     AppendBlock,
@@ -55,12 +55,12 @@ SOURCES: Final[dict[str, tuple[str, ...]]] = {
 }
 """Column → its source fields; the first field that a command has is used."""
 
-_INTEGERS: Final[dict[str, ColumnType]] = {"b": "byte", "i": "int", "q": "long"}
-_WIDTHS: Final[tuple[ColumnType, ...]] = ("byte", "int", "long")
+_INTEGERS: Final[dict[str, ColumnType]] = {"b": "tinyint", "i": "int", "q": "bigint"}
+_WIDTHS: Final[tuple[ColumnType, ...]] = ("tinyint", "int", "bigint")
 
 
 class TraceColumn(NamedTuple):
-    """One column: its name, its type in Spark's terms, and its meaning."""
+    """One column: its name, its type as Spark's SQL names it, and its meaning."""
 
     name: str
     type: ColumnType
@@ -78,14 +78,14 @@ class ColumnError(ValueError):
 
 RECORD_COLUMNS: Final = (
     TraceColumn("file", "string", "path of the trace"),
-    TraceColumn("block", "long", "byte of the file at which the block, line or packet starts"),
+    TraceColumn("block", "bigint", "byte of the file at which the block, line or packet starts"),
     TraceColumn("record", "int", "number of the record in its block, from 0; unique for a packet"),
     TraceColumn("kind", "string", "frame, call (controller), bytes (no frame), open, close, or skipped (not readable)"),
-    TraceColumn("ts_ns", "long", "time in ns since 1970"),
+    TraceColumn("ts_ns", "bigint", "time in ns since 1970"),
     TraceColumn("time", "timestamp", "the same, to the microsecond"),
-    TraceColumn("connection", "long", "number of the connection in the trace; byte of its first packet"),
+    TraceColumn("connection", "bigint", "number of the connection in the trace; byte of its first packet"),
     TraceColumn("direction", "string", "request (towards the store) or reply"),
-    TraceColumn("size", "long", "bytes of the record, of a frame with its header; of what was skipped, the bytes lost"),
+    TraceColumn("size", "bigint", "bytes of the record, a frame with its header; of a skipped part, the bytes lost"),
 )
 """The columns of every record."""
 
@@ -232,4 +232,4 @@ def select(names: Iterable[str] | None = None, *, packed: bool = False) -> tuple
 
 def ddl(columns: Iterable[TraceColumn]) -> str:
     """Formats the columns as a Spark DDL schema."""
-    return ", ".join(f"`{column.name}` {'tinyint' if column.type == 'byte' else column.type}" for column in columns)
+    return ", ".join(f"`{column.name}` {column.type}" for column in columns)

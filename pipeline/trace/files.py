@@ -1,8 +1,8 @@
 """Finds trace files by path, folder or glob, and splits them into pieces for parallel readers.
 
 A `FileRange` is a range of one file that a task reads independently. The pieces of a file are adjacent; each record and
-each damage is in exactly one piece. A packet capture is divided by connection instead: each piece is the whole file and
-a part of its connections. Planning reads headers only. There are three ways to cut a capture:
+each damage is in exactly one piece. A packet capture is one piece, because its connections are reassembled from the
+start. Planning reads headers only. There are three ways to cut a capture:
 
 1. A local capture at the blocks that its headers describe.
 2. A capture with an index beside it (`segstore.pipeline.blocks`) at the blocks that the index lists.
@@ -24,7 +24,7 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from segstore.pipeline.blocks import INDEX_SUFFIX, headers, mark_in, read_index
-from segstore.pipeline.compressed import COMPRESSIONS, decompressed, decompressed_limit
+from segstore.pipeline.compressed import COMPRESSIONS, decompressed
 from segstore.pipeline.storage import File, Storage, concurrently, is_remote
 from segstore.wire.trace import (
     LONGEST_LINE,
@@ -47,8 +47,6 @@ MOST_PIECE_BYTES: Final = 128 * 1024 * 1024
 _OPEN_BYTES: Final = 64 * 1024
 """Opening a file costs a task about as much as reading this many bytes."""
 _PIECES: Final = 4
-GROUPS: Final = 8
-"""The connections of a packet capture are in this many groups; a part has one or more groups."""
 _LONG_BLOCK_BYTES: Final = 8 * 1024 * 1024
 SUFFIXES: Final = (".wtrace", ".jsonl", ".pcap", ".pcapng")
 """Suffixes of the files taken from a folder, compressed or not; files named explicitly may have any."""
@@ -69,7 +67,6 @@ class FileRange(NamedTuple):
     mark: the capture's mark, as far as known. records: their number according to the headers; 0 if unknown.
     reason: why nothing of it can be read, as found during planning. end: 0 if the range starts and stops at blocks or
     lines; otherwise the reader looks for the first header from `start` on, and its last block may extend up to `end`.
-    part: of a packet capture, which of its `parts`.
     """
 
     path: str
@@ -80,8 +77,6 @@ class FileRange(NamedTuple):
     records: int = 0
     reason: str = ""
     end: int = 0
-    part: int = 0
-    parts: int = 1
 
     @property
     def size(self) -> int:
@@ -163,13 +158,8 @@ def find_files(
 
 
 def find_traces(paths: Iterable[str], storage: Storage = LOCAL) -> list[str]:
-    """Returns the files of paths as `find_files` does. Raises NotATrace, too, if no file among them is a trace.
-
-    Raises BadLimit if a file is compressed and the environment's limit is invalid.
-    """
+    """Returns the files of paths as `find_files` does. Raises NotATrace, too, if no file among them is a trace."""
     files = find_files(paths, storage=storage)
-    if any(path.endswith(tuple(COMPRESSIONS)) for path in files):
-        decompressed_limit()
     refused = ""
     for path in files:
         if not (reason := _not_a_trace(path, storage)):
@@ -290,11 +280,6 @@ def cut(path: str, file: File, start: int, stop: int, piece_bytes: int, storage:
         return _cut_blocks(path, file, start, stop, piece_bytes, storage)
     if form == "fixture":
         return _cut_lines(path, file, start, stop, piece_bytes)
-    if form == "packets":
-        # A power of two gives all parts as many groups. Each part reads the whole file: too much for a store.
-        most = 1 if file.remote else GROUPS
-        parts = min(most, 1 << (max(stop - start - 1, 0) // piece_bytes).bit_length())
-        return [FileRange(path, form, start, stop, part=part, parts=parts) for part in range(parts)]
     grown = "the compressed file has grown since it was read; follow uncompressed files" if start else ""
     return [FileRange(path, form, start, stop, reason=grown)]
 

@@ -5,15 +5,15 @@ Refused, with `OptionError`: unknown options and invalid values.
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from segstore.pipeline.storage import Storage
 from segstore.pipeline.trace.columns import PACKED_COLUMNS, PLACE, TraceColumn, select
 from segstore.pipeline.trace.files import LOCAL
-from segstore.pipeline.trace.filter import Condition
+from segstore.pipeline.trace.filter import Chosen
 from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.validation import unique
 
@@ -22,12 +22,15 @@ LimitUnit = Literal["bytes", "rows", "files"]
 T = TypeVar("T")
 
 _OPTIONS: Final = (
-    "path", "paths", "columns", "fields", "frame", "tokens", "mode", "vectorised", "packed", "splitBytes",
+    "path", "paths", "columns", "fields", "frame", "tokens", "mode", "packed", "splitBytes",
     "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger", "maxFileAgeMs", "ports",
     "commands", "connections", "fromNs", "untilNs", "storageOptions",
 )  # fmt: skip
 MOST_FILE_AGE_MS: Final = 7 * 24 * 3600 * 1000
 """Default of `maxFileAgeMs`: a week, as in Spark's own file sources."""
+_LIMITS: Final[dict[str, LimitUnit]] = {
+    "maxBytesPerTrigger": "bytes", "maxRowsPerTrigger": "rows", "maxFilesPerTrigger": "files",
+}  # fmt: skip
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -51,24 +54,23 @@ class TraceReaderOptions(NamedTuple):
     """The options of a trace reader.
 
     paths: files, folders, globs. columns: used if the reader names no schema. tokens: whether `fields` and `frame` keep
-    delegation tokens. fail_fast: whether the first unreadable part ends the query. vectorised: whether rows are given
-    as Arrow batches, or one by one for comparison. packed: whether rows are given as `PACKED_COLUMNS`. split_bytes:
-    approximate bytes of a file per task; None for `piece_bytes_of`. limit: of a micro-batch. most_file_age_ms: age at
-    which streams forget files that do not change. ports: the stores' ports in packet captures; empty for all
-    connections that speak the protocol. conditions: select the records that become rows. storage: opens the paths.
+    delegation tokens. fail_fast: whether the first unreadable part ends the query. packed: whether rows are given as
+    `PACKED_COLUMNS`. split_bytes: approximate bytes of a file per task; None for `piece_bytes_of`. limit: of a
+    micro-batch. most_file_age_ms: age at which streams forget files that do not change. ports: the stores' ports in
+    packet captures; empty for all connections that speak the protocol. chosen: the records that become rows. storage:
+    opens the paths.
     """
 
     paths: tuple[str, ...]
     columns: tuple[TraceColumn, ...]
     tokens: bool = False
     fail_fast: bool = False
-    vectorised: bool = True
     packed: bool = False
     split_bytes: int | None = None
     limit: BatchLimit | None = None
     most_file_age_ms: int = MOST_FILE_AGE_MS
     ports: tuple[int, ...] = ()
-    conditions: tuple[Condition, ...] = ()
+    chosen: Chosen = Chosen()
     storage: Storage = LOCAL
 
     @property
@@ -79,21 +81,16 @@ class TraceReaderOptions(NamedTuple):
 
 def read_options(options: Mapping[str, str]) -> TraceReaderOptions:
     """Parses options from Spark; names are case-insensitive. Raises OptionError, ColumnError."""
-    known = {name.lower(): name for name in _OPTIONS}
-    given: dict[str, str] = {}
-    for name, value in options.items():
-        if name.lower() not in known:
-            raise unknown_option(name, _OPTIONS)
-        given[known[name.lower()]] = value
+    given = by_name(options, _OPTIONS)
     columns = select([name.strip() for name in given["columns"].split(",")] if "columns" in given else None)
     names = {column.name for column in columns}
     extra = [name for name in ("fields", "frame") if read_flag(given, name, False) and name not in names]
-    limits = [BatchLimit(unit, read_count(given, name, 0)) for name, unit in _LIMITS if name in given]
+    limits = [BatchLimit(unit, read_count(given, name, 0)) for name, unit in _LIMITS.items() if name in given]
     if len(limits) > 1:
-        raise OptionError("only one of maxBytesPerTrigger, maxRowsPerTrigger, maxFilesPerTrigger", "maxRowsPerTrigger")
-    packed, vectorised = read_flag(given, "packed", False), read_flag(given, "vectorised", True)
-    if packed and not (vectorised and names.issuperset(PLACE)):
-        raise OptionError(f"packed rows are vectorised and have the columns {', '.join(PLACE)}", "packed", "true")
+        raise OptionError(f"only one of {', '.join(_LIMITS)}", "maxRowsPerTrigger")
+    packed = read_flag(given, "packed", False)
+    if packed and not names.issuperset(PLACE):
+        raise OptionError(f"packed rows have the columns {', '.join(PLACE)}", "packed", "true")
     mode = given.get("mode", "permissive").lower()
     if mode not in ("permissive", "failfast"):
         raise OptionError(f"mode is permissive or failfast, not {mode!r}", "mode", mode)
@@ -102,41 +99,32 @@ def read_options(options: Mapping[str, str]) -> TraceReaderOptions:
         columns=columns + select(extra) if extra else columns,
         tokens=read_flag(given, "tokens", False),
         fail_fast=mode == "failfast",
-        vectorised=vectorised,
         packed=packed,
         split_bytes=read_count(given, "splitBytes", None),
         limit=limits[0] if limits else None,
         most_file_age_ms=read_count(given, "maxFileAgeMs", MOST_FILE_AGE_MS),
-        ports=_ports(given),
-        conditions=_conditions(given),
+        ports=tuple(_integers(given, "ports", 1, 65_535)) if given.get("ports") else (),
+        chosen=_chosen(given),
         storage=_storage(given),
     )
 
 
-_LIMITS: Final[tuple[tuple[str, LimitUnit], ...]] = (
-    ("maxBytesPerTrigger", "bytes"),
-    ("maxRowsPerTrigger", "rows"),
-    ("maxFilesPerTrigger", "files"),
-)
-
-
-def unknown_option(name: str, options: Iterable[str]) -> OptionError:
-    """Returns the error for an unknown option, with the most similar of the known `options`."""
-    known = {option.lower(): option for option in options}
-    similar = difflib.get_close_matches(name.lower(), known, 1)
-    advice = f"did you mean {known[similar[0]]}?" if similar else f"there are {', '.join(known.values())}"
-    return OptionError(f"there is no option {name!r}; {advice}", name)
+def by_name(options: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """Returns options by their names in `names`, which are case-insensitive. Raises OptionError for another name."""
+    known = {name.lower(): name for name in names}
+    for name in options:
+        if name.lower() not in known:
+            raise OptionError(f"there is no option {name!r}; there are {', '.join(known.values())}", name)
+    return {known[name.lower()]: value for name, value in options.items()}
 
 
 def _paths(given: Mapping[str, str]) -> tuple[str, ...]:
     if "paths" in given:
-        try:
+        with suppress(ValueError):
             paths = json.loads(given["paths"])
-        except ValueError as cause:
-            raise OptionError("paths is a JSON list of texts", "paths", given["paths"]) from cause
-        if not isinstance(paths, list) or not paths or not all(isinstance(path, str) for path in paths):
-            raise OptionError("paths is a JSON list of texts", "paths", given["paths"])
-        return tuple(paths)
+            if isinstance(paths, list) and paths and all(isinstance(path, str) for path in paths):
+                return tuple(paths)
+        raise OptionError("paths is a JSON list of texts", "paths", given["paths"])
     if not given.get("path"):
         raise OptionError("a path is needed: load(PATH), a file, a folder or a glob", "path")
     return (given["path"],)
@@ -154,39 +142,38 @@ def read_flag(given: Mapping[str, str], name: str, default: bool) -> bool:
 
 def read_count(given: Mapping[str, str], name: str, default: T) -> int | T:
     """Returns an option that is a whole number above 0. Raises OptionError."""
-    value = given.get(name)
-    if value is None:
-        return default
-    if not value.isascii() or not value.isdigit() or not 0 < int(value) < 1 << 62:
-        raise OptionError(f"{name} is a whole number above 0, not {value!r}", name, value)
-    return int(value)
+    return _integer(name, given[name], 1) if name in given else default
 
 
-def _ports(given: Mapping[str, str]) -> tuple[int, ...]:
-    ports = []
-    for port in filter(None, (part.strip() for part in given.get("ports", "").split(","))):
-        if not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
-            raise OptionError(f"ports are numbers from 1 to 65535, not {port!r}", "ports", port)
-        ports.append(int(port))
-    return tuple(ports)
+def _integer(name: str, text: str, least: int = -(1 << 63), most: int = (1 << 63) - 1) -> int:
+    """Returns a whole number. Raises OptionError."""
+    with suppress(ValueError):
+        number = int(text)
+        if least <= number <= most:
+            return number
+    raise OptionError(f"{name} takes whole numbers from {least} to {most}, not {text!r}", name, text)
 
 
-def _conditions(given: Mapping[str, str]) -> tuple[Condition, ...]:
-    conditions = []
+def _integers(given: Mapping[str, str], name: str, *bounds: int) -> Iterator[int]:
+    """Yields the whole numbers of a list. Raises OptionError."""
+    return (_integer(name, number, *bounds) for number in given[name].split(","))
+
+
+def _chosen(given: Mapping[str, str]) -> Chosen:
+    chosen = Chosen()
     if "commands" in given:
         names = tuple(name.strip().upper() for name in given["commands"].split(","))
         known = {cls.type_name for cls in COMMANDS.values()} | {Unknown.type_name}
         if strange := [name for name in names if name not in known]:
             raise OptionError(f"no command is called {strange[0]!r}", "commands", given["commands"])
-        conditions.append(Condition("command", "in", names))
+        chosen = chosen._replace(commands=frozenset(names))
     if "connections" in given:
-        numbers = tuple(_integer("connections", number) for number in given["connections"].split(","))
-        conditions.append(Condition("connection", "in", numbers))
+        chosen = chosen._replace(connections=frozenset(_integers(given, "connections")))
     if "fromNs" in given:
-        conditions.append(Condition("ts_ns", ">=", (_integer("fromNs", given["fromNs"]),)))
+        chosen = chosen._replace(from_ns=_integer("fromNs", given["fromNs"]))
     if "untilNs" in given:
-        conditions.append(Condition("ts_ns", "<", (_integer("untilNs", given["untilNs"]),)))
-    return tuple(conditions)
+        chosen = chosen._replace(until_ns=_integer("untilNs", given["untilNs"]))
+    return chosen
 
 
 def _storage(given: Mapping[str, str]) -> Storage:
@@ -197,13 +184,3 @@ def _storage(given: Mapping[str, str]) -> Storage:
     if not isinstance(options, dict):  # not shown: it may contain credentials
         raise OptionError('storageOptions is a JSON object, such as {"anon": true}', "storageOptions")
     return Storage(options)
-
-
-def _integer(name: str, text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError as cause:
-        raise OptionError(f"{name} takes whole numbers, not {text!r}", name, text) from cause
-    if not -(1 << 63) <= number < 1 << 63:
-        raise OptionError(f"{name}: {number} does not fit 64 bits", name, text)
-    return number

@@ -8,19 +8,13 @@ read any further, because the start of its next frame is unknown; the lost bytes
 packets, controller calls and facts about connections from `segstore trace convert`. Not read: TLS, HTTP/2, and whatever
 `segstore.pipeline.trace.packet_files` does not read.
 
-Tasks share a capture by connection: each reads all packets, but reassembles only its part of the connections. Hosts and
-ports decide which of `GROUPS` groups a connection belongs to; controller calls are in the first. A group depends on its
-own packets alone, and on the time of the capture's last packet, so records, skips and limits are the same in any number
-of parts:
+A record's block is the offset of the packet that completed it, at the end of the capture of the last packet. Its number
+is unique there, and later records have higher blocks or numbers. A connection's number is the offset of its first
+packet.
 
-1. A record's block is the offset of the packet that completed it; at the end of the capture, of the last packet of its
-   group. Its number is unique there, and later records of the group have higher blocks or numbers.
-2. A connection's number is the offset of its first packet.
-3. Memory is bounded in each group: data that waits for earlier packets, or for the first bytes of a client, takes at
-   most `MOST_WAITING_BYTES`, incomplete frames at most `MOST_FRAME_BYTES`; at most `MOST_CONNECTIONS` are open, and one
-   more ends the connection that has been silent longest.
-4. The first part reports damage of the file itself. A part that cannot read the file, which other parts may have read,
-   reports that itself.
+Memory is bounded: data that waits for earlier packets, or for the first bytes of a client, takes at most
+`MOST_WAITING_BYTES`, incomplete frames at most `MOST_FRAME_BYTES`; at most `MOST_CONNECTIONS` are open, and one more
+ends the connection that has been silent longest.
 """
 
 from __future__ import annotations
@@ -29,14 +23,13 @@ import heapq
 import ipaddress
 import struct
 from array import array
-from binascii import crc32
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from segstore.pipeline.storage import File
-from segstore.pipeline.trace.files import GROUPS, FileRange, RecordChunk, Skipped
+from segstore.pipeline.trace.files import FileRange, RecordChunk, Skipped
 from segstore.pipeline.trace.packet_files import (
     ACK,
     FIN,
@@ -51,6 +44,7 @@ from segstore.pipeline.trace.packet_files import (
     tcp_in,
 )
 from segstore.wire import WIRE_VERSION
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import (
     Call,
     Columns,
@@ -68,9 +62,9 @@ from segstore.wire.trace import (
     unpack_data,
 )
 
-MOST_WAITING_BYTES: Final = 16 * 1024 * 1024
-MOST_FRAME_BYTES: Final = 32 * 1024 * 1024
-MOST_CONNECTIONS: Final = 8_192
+MOST_WAITING_BYTES: Final = 64 * 1024 * 1024
+MOST_FRAME_BYTES: Final = 128 * 1024 * 1024
+MOST_CONNECTIONS: Final = 32_768
 
 _PIECE_BYTES: Final = 128
 """Estimated overhead of a queued piece, in addition to its data."""
@@ -198,15 +192,12 @@ class _Connection:
         self.sides = _sides()
 
 
-def read_packets(
-    piece: FileRange, file: File, ports: tuple[int, ...], groups: int = GROUPS
-) -> Iterator[RecordChunk | Skipped]:
-    """Yields the records of a part of a capture's connections, and skipped parts; each group in order.
+def read_packets(piece: FileRange, file: File, ports: tuple[int, ...]) -> Iterator[RecordChunk | Skipped]:
+    """Yields the records of a capture's connections in the order of their packets, and skipped parts.
 
-    ports: the stores' ports; empty for all connections that start with a Hello. groups: 1 gives the records of all
-    connections in one order. Raises OSError.
+    ports: the stores' ports; empty for all connections that start with a Hello. Raises OSError.
     """
-    found_in: dict[int, Reassembly] = {}
+    reassembly = Reassembly(piece.path, ports)
     unread_links: set[int] = set()
     now = 0
     try:
@@ -214,42 +205,23 @@ def read_packets(
             now = packet.ts_ns
             line = call_in(packet.link, packet.data)
             if line is not None:
-                if piece.part == 0:
-                    if 0 not in found_in:
-                        found_in[0] = Reassembly(piece.path, ports)
-                    yield from found_in[0].take_call(packet, line)
-                continue
-            if packet.link not in LINKS:
-                if packet.link not in unread_links and piece.part == 0:
-                    reason = f"packets of link type {packet.link} are not read"
-                    yield Skipped(piece.path, packet.at, len(packet.data), reason)
+                yield from reassembly.take_call(packet, line)
+            elif packet.link in LINKS:
+                segment = tcp_in(packet.link, packet.data)
+                if segment is not None:
+                    yield from reassembly.take(packet, segment)
+            elif packet.link not in unread_links:
+                reason = f"packets of link type {packet.link} are not read"
+                yield Skipped(piece.path, packet.at, len(packet.data), reason)
                 unread_links.add(packet.link)
-                continue
-            segment = tcp_in(packet.link, packet.data)
-            if segment is None:
-                continue
-            source, target = segment.source, segment.target
-            key = (source, target) if source <= target else (target, source)
-            number = _group_of(key) % groups
-            if number % piece.parts == piece.part:
-                if number not in found_in:
-                    found_in[number] = Reassembly(piece.path, ports)
-                yield from found_in[number].take(packet, key, segment)
     except BadPackets as error:
-        if piece.part == 0:
-            size = piece.stop - error.offset
-            yield Skipped(piece.path, error.offset, size, f"not a packet capture from here on: {error}")
-    for group in found_in.values():
-        yield from group.finish(now)
-
-
-def _group_of(key: _Key) -> int:
-    (host, port), (other_host, other_port) = key
-    return crc32(host + other_host, port << 16 | other_port) % GROUPS
+        size = piece.stop - error.offset
+        yield Skipped(piece.path, error.offset, size, f"not a packet capture from here on: {error}")
+    yield from reassembly.finish(now)
 
 
 class Reassembly:
-    """Reassembles the packets of one group of connections into records.
+    """Reassembles the packets of connections into records.
 
     ports: the stores' ports; empty for all connections that start with a Hello.
     """
@@ -274,14 +246,16 @@ class Reassembly:
         self.times: list[int] = []
 
     def _begin(self, packet: Packet) -> Iterator[RecordChunk]:
-        """Begins the next packet of the group; yields earlier packets' records, so that a packet's are in one chunk."""
+        """Begins the next packet; yields earlier packets' records, so that a packet's are in one chunk."""
         if self.due or len(self.times) >= PIECES_AT_ONCE:
             yield from self._chunk(self.writer.take())
         self.at, self.now = packet.at, packet.ts_ns
 
-    def take(self, packet: Packet, key: _Key, segment: TcpSegment) -> Iterator[RecordChunk | Skipped]:
-        """Takes the next packet of the group; yields records of earlier packets, and skipped parts."""
+    def take(self, packet: Packet, segment: TcpSegment) -> Iterator[RecordChunk | Skipped]:
+        """Takes the next packet; yields records of earlier packets, and skipped parts."""
         yield from self._begin(packet)
+        source, target = segment.source, segment.target
+        key = (source, target) if source <= target else (target, source)
         if segment.flags & (SYN | ACK) == SYN and key in self.connections:
             yield from self._end(key)
         connection = self.connections.get(key)
@@ -310,7 +284,7 @@ class Reassembly:
             yield from self._end(key)
 
     def take_call(self, packet: Packet, line: bytes) -> Iterator[RecordChunk | Skipped]:
-        """Takes a controller call, as a line of a fixture, as the next packet of the group."""
+        """Takes a controller call, as a line of a fixture, as the next packet."""
         yield from self._begin(packet)
         try:
             record = from_line(decode_line(line, 1), FixtureHeader(Metadata(), 0), 1)
@@ -385,10 +359,7 @@ class Reassembly:
         key, connection = next(iter(self.connections.items()))
         yield from self._end(key)
         if connection.known:
-            reason = (
-                f"connection {connection.number} is dropped: more than {MOST_CONNECTIONS} connections of its group are "
-                "open"
-            )
+            reason = f"connection {connection.number} is dropped: more than {MOST_CONNECTIONS} connections are open"
             yield Skipped(self.path, self.at, 0, reason)
 
     def _end(self, key: _Key, *, closes: bool = True) -> Iterator[Skipped]:
@@ -432,5 +403,4 @@ def _facts_in(comment: bytes) -> dict[str, str]:
 
 
 def _named(end: _End) -> str:
-    host, port = ipaddress.ip_address(end[0]), end[1]
-    return f"[{host}]:{port}" if host.version == 6 else f"{host}:{port}"
+    return str(Endpoint(str(ipaddress.ip_address(end[0])), end[1]))

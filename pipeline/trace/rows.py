@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import re
-import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -26,9 +25,9 @@ import msgspec
 
 from segstore.pipeline.trace.columns import TraceColumn, field_nodes, select, source_of
 from segstore.pipeline.trace.files import Located, RecordChunk, Skipped, find_traces, plan
-from segstore.pipeline.trace.filter import Chosen
+from segstore.pipeline.trace.filter import Chosen, code_of
 from segstore.pipeline.trace.reading import read_piece
-from segstore.wire.codec import HEADER_BYTES, decode
+from segstore.wire.codec import decode
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd
 from segstore.wire.errors import WireError
 from segstore.wire.inspect import PayloadPart, payload_parts, readable
@@ -50,7 +49,6 @@ from segstore.wire.trace import (
 
 Row = tuple[Any, ...]
 
-_HEADER: Final = struct.Struct(">ii").unpack_from
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KINDS: Final = {kind: kind.name.lower() for kind in RecordKind}
 _DIRECTIONS: Final = {direction: direction.name.lower() for direction in Direction}
@@ -81,7 +79,7 @@ class BadTrace(TraceError):
 def trace_rows(
     paths: str | Iterable[str], columns: Iterable[str] | None = None, *, tokens: bool = False, fail_fast: bool = False
 ) -> Iterator[Row]:
-    """Yields the rows of traces, in order; for a packet capture, in order within each connection.
+    """Yields the rows of traces, in order.
 
     columns: names, in the order of the values; None for the default columns. tokens: whether `fields` and `frame` keep
     delegation tokens. fail_fast: whether the first unreadable part raises BadTrace.
@@ -115,13 +113,14 @@ class RowMaker:
 
     def rows(self, chunk: RecordChunk | Skipped) -> Iterator[Row]:
         """Yields the rows of a reader's result. Raises BadTrace if skipping is disabled."""
+        takes_all = self.chosen.takes_all
         if isinstance(chunk, Skipped):
             row = self.skipped(chunk)
-            if self.chosen.takes_skipped(chunk):
+            if takes_all:
                 yield row
             return
         for located in chunk:
-            if not self.chosen.conditions or self.chosen.takes(_known(chunk.path, located)):
+            if takes_all or self.chosen.takes(located.record):
                 yield self.row(chunk.path, located)
 
     def skipped(self, part: Skipped) -> Row:
@@ -241,7 +240,7 @@ def _hidden(record: Record) -> bytes:
     """Returns a record's bytes with delegation tokens overwritten."""
     if record.kind is RecordKind.BYTES:
         return redact(record.data, record.direction is Direction.REPLY)
-    if record.kind is RecordKind.FRAME and len(record.data) >= HEADER_BYTES and _HEADER(record.data)[0] in SECRET_CODES:
+    if code_of(record) in SECRET_CODES:
         return redact(record.data)
     if record.kind is RecordKind.CALL and (call := Call.unpack(record.data)) is not None:
         return redacted_call(call).pack()
@@ -250,18 +249,11 @@ def _hidden(record: Record) -> bytes:
 
 def _of_header(record: Record) -> dict[str, Any]:
     """Returns the values that follow from a frame's header."""
-    if record.kind is not RecordKind.FRAME or len(record.data) < HEADER_BYTES:
+    code = code_of(record)
+    if code is None:
         return {}
-    code: int = _HEADER(record.data)[0]
     cls = COMMANDS.get(code, Unknown)
     return {"code": code, "command": cls.type_name, "failure": cls.is_failure}
-
-
-def _known(path: str, located: Located) -> dict[str, Any]:
-    """Returns the values that conditions can test."""
-    record = located.record
-    known = {name: get(path, located, record) for name, get in _OF_RECORD.items()}
-    return known | {"time": record.ts_ns // 1000} | _of_header(record)
 
 
 _OF_RECORD: Final[dict[str, Callable[[str, Located, Record], Any]]] = {

@@ -9,35 +9,22 @@ Java. Readers hold only options, because Spark pickles them and plans in another
 
 Invariant: the rows equal the rows of `segstore.pipeline.trace.rows`, whatever the number of tasks. A reader's schema
 may omit default columns and name further columns; unknown columns and wrong types are refused when the query is
-planned. Only `FilteringTraceSource` accepts Spark's filters; `segstore.pipeline.session` explains why it is not the
-default.
+planned. Filters are left to Spark; `segstore.pipeline.session` explains why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import datasource as spark
-from pyspark.sql.types import (
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from segstore.pipeline.trace.columns import ColumnError, TraceColumn, ddl, select
 from segstore.pipeline.trace.files import FileRange, find_files, find_traces, packed, piece_bytes_of, plan, sizes_of
-from segstore.pipeline.trace.filter import Chosen, Condition, Test, condition
 from segstore.pipeline.trace.growth import Offset, is_late, late, next_offset, parts
 from segstore.pipeline.trace.options import BatchLimit, TraceReaderOptions, read_options
-from segstore.pipeline.trace.rows import Row
 from segstore.pipeline.versions import (
     ReadAllAvailable,
     ReadLimit,
@@ -52,30 +39,7 @@ from segstore.pipeline.workers import Shipped
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_TYPES: Final[dict[str, DataType]] = {
-    "boolean": BooleanType(),
-    "byte": ByteType(),
-    "int": IntegerType(),
-    "long": LongType(),
-    "string": StringType(),
-    "binary": BinaryType(),
-    "timestamp": TimestampType(),
-}
 _FOLLOWED: Final = (".wtrace", ".jsonl")
-_TESTS: Final[dict[str, Test]] = {
-    "EqualTo": "=",
-    "GreaterThan": ">",
-    "GreaterThanOrEqual": ">=",
-    "LessThan": "<",
-    "LessThanOrEqual": "<=",
-}
-
-
-def sources(push_filters: bool) -> tuple[type[spark.DataSource], ...]:
-    """Returns this module's data sources. push_filters: whether they accept filters that the session pushes down."""
-    if push_filters:
-        require("push_filters")
-    return (FilteringTraceSource,) if push_filters else (TraceSource,)
 
 
 class TraceSource(Shipped, spark.DataSource):
@@ -100,19 +64,12 @@ class TraceSource(Shipped, spark.DataSource):
         return TraceStreamReader(self.read_options, wanted_columns(schema, self.read_options), schema.fieldNames())
 
 
-class FilteringTraceSource(TraceSource):
-    """The data source for traces in sessions that push filters down."""
-
-    def reader(self, schema: StructType) -> spark.DataSourceReader:
-        return FilteringTraceReader(self.read_options, wanted_columns(schema, self.read_options), schema.fieldNames())
-
-
 def wanted_columns(schema: StructType, options: TraceReaderOptions) -> tuple[TraceColumn, ...]:
     """Returns the columns of a schema, which may be the caller's. Raises ColumnError."""
     columns = select((field.name for field in schema.fields), packed=options.packed)
     for column, field in zip(columns, schema.fields, strict=True):
-        if field.dataType != _TYPES[column.type]:
-            actual = field.dataType.simpleString()
+        actual = field.dataType.simpleString()
+        if actual != column.type:
             raise ColumnError(f"the column {column.name!r} is a {column.type}, not a {actual}", column.name, actual)
     return columns
 
@@ -132,15 +89,14 @@ class _Reader(Shipped):
         self.options = options
         self.columns = columns
         self.names = names
-        self.conditions = options.conditions
 
-    def read(self, partition: spark.InputPartition) -> Iterator[Row] | Iterator[pa.RecordBatch]:
+    def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
         from segstore.pipeline.trace.batches import read_rows
 
         if not isinstance(partition, TracePieces):
             return iter(())  # Spark's own, where there is nothing to read
-        rows: Any = read_rows(partition.pieces, self.options, self.columns, Chosen(self.conditions))
-        return (row.rename_columns(self.names) for row in rows) if self.options.vectorised else rows
+        rows = read_rows(partition.pieces, self.options, self.columns)
+        return (batch.rename_columns(self.names) for batch in rows)
 
 
 class TraceReader(_Reader, spark.DataSourceReader):
@@ -151,18 +107,6 @@ class TraceReader(_Reader, spark.DataSourceReader):
         files = find_traces(self.options.paths, storage)
         split_bytes = self.options.split_bytes or piece_bytes_of(sum(sizes_of(files, storage).values()))
         return [TracePieces(pieces) for pieces in packed(plan(files, split_bytes, storage), split_bytes)]
-
-
-class FilteringTraceReader(TraceReader):
-    """Reads whole traces, without the records that Spark's filters exclude."""
-
-    def pushFilters(self, filters: list[spark.Filter]) -> Iterable[spark.Filter]:  # noqa: N802 — Spark's name
-        for filter_ in filters:
-            condition_ = _condition(filter_)
-            if condition_ is None:
-                yield filter_
-            else:
-                self.conditions += (condition_,)
 
 
 class TraceStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -215,18 +159,3 @@ def _limit(limit: ReadLimit) -> BatchLimit | None:
         case ReadMaxFiles():
             return BatchLimit("files", limit.max_files)
     return None
-
-
-def _condition(pushed: Any) -> Condition | None:
-    negated = isinstance(pushed, spark.Not)
-    if isinstance(pushed, spark.Not):
-        pushed = pushed.child
-    if len(pushed.attribute) != 1:
-        return None
-    (column,) = pushed.attribute
-    if isinstance(pushed, spark.IsNull | spark.IsNotNull):
-        return condition(column, "null", negated=negated is not isinstance(pushed, spark.IsNotNull))
-    if isinstance(pushed, spark.In):
-        return condition(column, "in", tuple(pushed.value), negated=negated)
-    test = _TESTS.get(type(pushed).__name__)
-    return None if test is None else condition(column, test, (pushed.value,), negated=negated)

@@ -34,6 +34,7 @@ from segstore.server.faults import FaultFileError, Faults
 from segstore.server.net import address_text
 from segstore.server.recording import TraceRecorder, together
 from segstore.wire.endpoint import Endpoint
+from segstore.wire.trace import Metadata
 
 log = logging.getLogger(__name__)
 
@@ -175,8 +176,7 @@ async def _recording(settings: ServeSettings, cluster: ClusterNode, listens: asy
     try:
         recording = Recording(
             settings.record,
-            recorder=f"segstore {__version__} serve",
-            wire_version=settings.cluster.store.wire_version,
+            Metadata(settings.cluster.store.wire_version, f"segstore {__version__} serve"),
             record_tokens=settings.record_tokens,
             max_frame_bytes=settings.cluster.store.limits.max_frame_bytes,
         )

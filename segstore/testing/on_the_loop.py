@@ -34,7 +34,7 @@ from segstore.wire import WIRE_VERSION
 from segstore.wire.blocks import split_events
 from segstore.wire.names import container_of, is_index
 from segstore.wire.printable import printable
-from segstore.wire.trace import Record, TraceError
+from segstore.wire.trace import Metadata, Record, TraceError
 
 if TYPE_CHECKING:
     from segstore.server.faults import WithFaults
@@ -132,10 +132,8 @@ class Served(Watched):
         if record is not None:
             recording = Recording(
                 STANDARD_OUTPUT if str(record) == "-" else check_suffix(record),
-                recorder=f"segstore {__version__} test",
-                wire_version=WIRE_VERSION,
+                Metadata(WIRE_VERSION, f"segstore {__version__} test", dict(record_values or {})),
                 record_tokens=record_tokens,
-                values=dict(record_values or {}),
             )
             both = together(cluster.stores[0].hub.recorder, recording.recorder)
             for store in cluster.stores:

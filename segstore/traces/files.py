@@ -268,8 +268,10 @@ def write_trace(
         for count, record in enumerate(records, 1):  # noqa: B007 — read outside
             yield record
 
+    rest = counted()
+    first = list(itertools.islice(rest, 1))
     with replacing(path) as file:
-        file.writelines(_WRITERS[path.suffix](counted(), metadata, compress))
+        file.writelines(_WRITERS[path.suffix](itertools.chain(first, rest), metadata(), compress))
     return count
 
 
@@ -319,25 +321,22 @@ def of_file(error: OSError, path: Path | str) -> OSError:
     return error if error.errno is None else OSError(error.errno, error.strerror, str(path))
 
 
-def _fixture(records: Iterator[Record], metadata: Callable[[], Metadata], _: bool) -> Iterator[bytes]:
-    first = tuple(itertools.islice(records, 1))
-    for line in write_lines(metadata(), itertools.chain(first, records)):
-        yield line.encode()
+def _fixture(records: Iterator[Record], metadata: Metadata, _: bool) -> Iterator[bytes]:
+    return map(str.encode, write_lines(metadata, records))
 
 
-def _capture(records: Iterator[Record], metadata: Callable[[], Metadata], compress: bool) -> Iterator[bytes]:
+def _capture(records: Iterator[Record], metadata: Metadata, compress: bool) -> Iterator[bytes]:
     first = tuple(itertools.islice(records, 1))
-    described = metadata()
     # The mark is a digest instead of random bytes, so equal traces give equal files.
-    mark = make_mark(hashlib.blake2b(repr((described, first)).encode(), digest_size=8).digest())
-    writer = RecordWriter(mark, described, compress=compress)
+    mark = make_mark(hashlib.blake2b(repr((metadata, first)).encode(), digest_size=8).digest())
+    writer = RecordWriter(mark, metadata, compress=compress)
     yield writer.start()
     for record in itertools.chain(first, records):
         yield writer.add(record)
     yield writer.take()
 
 
-def _packets(records: Iterator[Record], metadata: Callable[[], Metadata], _: bool) -> Iterator[bytes]:
+def _packets(records: Iterator[Record], metadata: Metadata, _: bool) -> Iterator[bytes]:
     from segstore.traces.packets import write_capture
 
     return write_capture(records, metadata)
@@ -375,12 +374,10 @@ class FileRecorder(TraceRecorder):
     def __init__(
         self,
         path: Path,
+        metadata: Metadata,
         *,
-        recorder: str,
-        wire_version: int,
         record_tokens: bool = False,
         max_frame_bytes: int = MAX_FRAME_BYTES,
-        values: dict[str, str] | None = None,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self.path = path
@@ -391,7 +388,7 @@ class FileRecorder(TraceRecorder):
         self._direct: int | None = None
         writer = TraceWriter(
             make_mark(os.urandom(8)),
-            Metadata(wire_version, recorder, values or {}),
+            metadata,
             redact=None if record_tokens else redact,
             redact_codes=SECRET_CODES,
             max_frame_bytes=max_frame_bytes,
@@ -410,11 +407,6 @@ class FileRecorder(TraceRecorder):
         if _DIRECT:
             with contextlib.suppress(OSError):  # file systems without direct I/O use ordinary writes
                 self._direct = os.open(path, os.O_WRONLY | _DIRECT)
-
-    @property
-    def direct(self) -> bool:
-        """Whether full blocks bypass the system's cache."""
-        return self._direct is not None
 
     def close(self) -> None:
         """Writes pending data and closes the file. Can be called twice."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from ipaddress import ip_address
 from typing import Final
 
@@ -50,7 +50,7 @@ def read_capture(file: File, path: str, damages: list[Damage]) -> Iterator[Recor
     Raises OSError.
     """
     numbers: dict[int, int] = {}
-    for found in read_packets(FileRange(path, "packets", 0, file.size), file, (), groups=1):
+    for found in read_packets(FileRange(path, "packets", 0, file.size), file, ()):
         if isinstance(found, Skipped):
             damages.append(Damage(found.offset, found.size, False, found.reason))
             continue
@@ -61,8 +61,8 @@ def read_capture(file: File, path: str, damages: list[Damage]) -> Iterator[Recor
             yield record._replace(connection=number)
 
 
-def write_capture(records: Iterable[Record], metadata: Callable[[], Metadata]) -> Iterator[bytes]:
-    """Yields the blocks of a pcapng file. metadata: called after the first record.
+def write_capture(records: Iterable[Record], metadata: Metadata) -> Iterator[bytes]:
+    """Yields the blocks of a pcapng file.
 
     Connections that `read_capture` will not find in it, as they do not start with a Hello, are counted in a warning.
     """
@@ -70,11 +70,9 @@ def write_capture(records: Iterable[Record], metadata: Callable[[], Metadata]) -
     used: set[tuple[_End, _End]] = set()
     port = 49_151
     unread = 0
-    started = with_calls = False
+    with_calls = False
+    yield _start(metadata)
     for record in records:
-        if not started:
-            yield _start(metadata())
-            started = True
         if record.kind is RecordKind.CALL:
             if not with_calls:
                 yield _interface(UPPER_PDU)
@@ -104,8 +102,6 @@ def write_capture(records: Iterable[Record], metadata: Callable[[], Metadata]) -
             yield from connection.data(record.ts_ns, record.direction, record.data)
     if unread:
         log.warning("connections without a Hello, which are not found when the capture is read as a trace: %d", unread)
-    if not started:
-        yield _start(metadata())
 
 
 def _comment(record: Record) -> str:

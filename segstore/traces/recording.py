@@ -68,29 +68,17 @@ class Recording:
     """
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        recorder: str,
-        wire_version: int,
-        record_tokens: bool = False,
-        max_frame_bytes: int = MAX_FRAME_BYTES,
-        values: dict[str, str] | None = None,
+        self, path: Path, metadata: Metadata, *, record_tokens: bool = False, max_frame_bytes: int = MAX_FRAME_BYTES
     ) -> None:
         self.path = path
         self.recorder: FileRecorder | LineRecorder
         if path == STANDARD_OUTPUT:
-            self.recorder = LineRecorder(Metadata(wire_version, recorder, values or {}), record_tokens=record_tokens)
+            self.recorder = LineRecorder(metadata, record_tokens=record_tokens)
             return
         capture = capture_for(path)
         try:
             self.recorder = FileRecorder(
-                capture,
-                recorder=recorder,
-                wire_version=wire_version,
-                record_tokens=record_tokens,
-                max_frame_bytes=max_frame_bytes,
-                values=values,
+                capture, metadata, record_tokens=record_tokens, max_frame_bytes=max_frame_bytes
             )
         except FileExistsError:
             raise

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -76,20 +76,21 @@ _FRAME_BYTES: Final = 256
 """Estimated overhead of a queued frame, in addition to its bytes."""
 
 
-class Drive(NamedTuple):
+@dataclass
+class Drive:
     """The result of a run: the differences, and the traffic as records of a trace.
 
     requests, replies: numbers of frames. calls: number of controller calls. left_out: records of controller calls that
     are no calls or cannot be made. cuts: connections that a recorded fault had closed, one per line.
     """
 
-    differences: list[ReplyDifference]
-    records: list[Record]
-    requests: int
-    replies: int
+    differences: list[ReplyDifference] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    requests: int = 0
+    replies: int = 0
     calls: int = 0
     left_out: Sequence[LeftOut] = ()
-    cuts: Sequence[str] = ()
+    cuts: list[str] = field(default_factory=list)
 
 
 class _Peer:
@@ -260,12 +261,7 @@ class _Driver:
     ignore: frozenset[str]
     compare: bool
     all_differences: bool
-    differences: list[ReplyDifference] = field(default_factory=list)
-    records: list[Record] = field(default_factory=list)
-    requests: int = 0
-    replies: int = 0
-    calls_made: int = 0
-    cuts: list[str] = field(default_factory=list)
+    result: Drive = field(default_factory=Drive)
     kept_back: set[int] = field(default_factory=set)
     _peers: dict[int, _Peer] = field(default_factory=dict)
     _exchanges: Exchanges = field(default_factory=Exchanges)
@@ -284,7 +280,7 @@ class _Driver:
                 seen = self._exchanges.see(record)
                 if id(record) not in self.kept_back:
                     await self._record(record, seen)
-                if self.differences and not self.all_differences:
+                if self.result.differences and not self.all_differences:
                     break
             else:
                 for number in tuple(self._peers):
@@ -317,7 +313,7 @@ class _Driver:
                 await self._unframed(record)
 
     def _keep(self, number: int, direction: Direction, kind: RecordKind, data: bytes, at_ns: int | None = None) -> None:
-        self.records.append(Record(at_ns or time.time_ns(), number, direction, kind, data))
+        self.result.records.append(Record(at_ns or time.time_ns(), number, direction, kind, data))
 
     def _differ(
         self,
@@ -331,7 +327,7 @@ class _Driver:
     ) -> None:
         if self.compare:
             difference = ReplyDifference(connection, self._number, request, expected, actual, fields, why)
-            self.differences.append(difference)
+            self.result.differences.append(difference)
 
     async def _open(self, number: int) -> _Peer:
         try:
@@ -367,7 +363,7 @@ class _Driver:
         number, fault = seen.record.connection, _fault(seen.record)
         peer = self._peers.get(number)
         if peer is not None and fault:
-            self.cuts.append(f"record {self._number}, connection {number}: closed by a recorded {fault}")
+            self.result.cuts.append(f"record {self._number}, connection {number}: closed by a recorded {fault}")
             waiting = [
                 request
                 for request in seen.pending
@@ -394,7 +390,7 @@ class _Driver:
         await self._until_due(record)
         call = await self.calls.make(self._number)
         if call is not None:
-            self.calls_made += 1
+            self.result.calls += 1
             self._keep(CONTROLLER, Direction.REQUEST, RecordKind.CALL, call.pack())
 
     async def _answer(self) -> None:
@@ -413,7 +409,7 @@ class _Driver:
         peer = self._peers.get(record.connection) or await self._open(record.connection)
         data = self._translated(seen)
         self._keep(record.connection, Direction.REQUEST, record.kind, data)
-        self.requests += 1
+        self.result.requests += 1
         if not peer.ended and not peer.writer.transport.is_closing():
             peer.writer.write(data)
 
@@ -438,7 +434,7 @@ class _Driver:
         peer = self._peers.get(number) or await self._open(number)
         request = seen.answers[-1].record.data if seen.answers else None
         expected = self._translated(seen)
-        self.replies += 1
+        self.result.replies += 1
         # After a missing reply the timeout is short, so that a run with many missing replies ends soon.
         patience = self._patience(record, seen) if number not in self._late else min(self.timeout_s, 0.05)
         received = await peer.reply(expected, patience)
@@ -517,11 +513,10 @@ async def drive(
         access.warn(where)
         calls = TracedCalls(records, where, Endpoint(host, port), translation, access, timeout_s)
     driver = _Driver((host, port), access, translation, calls, timeout_s, pace, ignore, compare, all_differences)
+    if calls is not None:
+        driver.result.left_out = calls.left_out
     await driver.run(records)
-    left_out = () if calls is None else calls.left_out
-    return Drive(
-        driver.differences, driver.records, driver.requests, driver.replies, driver.calls_made, left_out, driver.cuts
-    )
+    return driver.result
 
 
 async def diff_stores(

@@ -10,7 +10,7 @@ from segstore.client.stream import frame_event
 from segstore.pipeline.trace.batches import in_order, make_filler
 from segstore.pipeline.trace.columns import ALL_COLUMNS, select
 from segstore.pipeline.trace.files import Located, RecordChunk
-from segstore.pipeline.trace.filter import Chosen, Condition
+from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.rows import RowMaker
 from segstore.wire import (
     AppendBlock,
@@ -183,7 +183,7 @@ def _filled(data: bytes, chance: random.Random) -> None:
     names = [name for name in IN_COLUMNS if chance.random() < 0.5 or name in ("error", "request_id")]
     columns = in_order(select(names))
     one = RowMaker(columns, tokens=chance.random() < 0.5)
-    chosen = Chosen(chance.choice(((), (Condition("size", "<", (40,)),), (Condition("command", "=", ("UNKNOWN",)),))))
+    chosen = chance.choice((Chosen(), Chosen(until_ns=40), Chosen(frozenset(("UNKNOWN",)))))
     fill = make_filler(one, chosen)
     located = [Located(0, number, record) for number, record in enumerate(records)]
     given = columns_of(records)

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Event, Thread
 from typing import IO, Any
 
@@ -18,34 +17,10 @@ __all__ = ["HttpStore", "closed_stores", "http_store", "s3_server"]
 SECRET = "hunter2-hunter2-hunter2"
 
 
-# Moto does not look at session tokens. As S3 does, a HEAD request gets the status without the body.
-_REFUSING = """
-import sys
-from pathlib import Path
-from moto import server
-
-answer, expired = server.DomainDispatcherApplication.__call__, Path(sys.argv.pop(1))
-BODY = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
-
-def check(application, environment, respond):
-    if environment.get("HTTP_X_AMZ_SECURITY_TOKEN", "none") not in expired.read_text().split():
-        return answer(application, environment, respond)
-    respond("400 Bad Request", [("Content-Type", "application/xml"), ("Content-Length", str(len(BODY)))])
-    return [] if environment["REQUEST_METHOD"] == "HEAD" else [BODY]
-
-server.DomainDispatcherApplication.__call__ = check
-server.main()
-"""
-
-
 @contextmanager
-def s3_server(expired: Path) -> Iterator[dict[str, Any]]:
-    """Runs moto's S3 server in a process of its own; yields the storage options for it.
-
-    expired: a file with the session tokens that have expired, read for each request.
-    """
-    expired.touch()
-    command = [sys.executable, "-W", "ignore", "-c", _REFUSING, str(expired), "-H", "127.0.0.1", "-p", "0"]
+def s3_server() -> Iterator[dict[str, Any]]:
+    """Runs moto's S3 server in a process of its own; yields the storage options for it."""
+    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as server:
         assert server.stderr is not None
         said: list[str] = []

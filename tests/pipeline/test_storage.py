@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -40,15 +37,9 @@ def fsspec_runs() -> None:
 
 
 @pytest.fixture(scope="module")
-def expired(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file with the session tokens that the S3 server refuses."""
-    return tmp_path_factory.mktemp("s3") / "expired"
-
-
-@pytest.fixture(scope="module")
-def s3(expired: Path) -> Iterator[dict[str, Any]]:
+def s3() -> Iterator[dict[str, Any]]:
     """Options of an S3 server with a bucket `traces`."""
-    with s3_server(expired) as options:
+    with s3_server() as options:
         fsspec.filesystem("s3", **options).mkdir("traces")
         yield options
 
@@ -162,63 +153,6 @@ def test_a_refusal_is_told_at_once_with_its_remedy(web: HttpStore, status: int) 
     assert "refuses access" in piece.reason
     assert "renew the credentials" in piece.reason
     assert web.gets == 1
-
-
-def test_a_session_token_that_expires_during_a_read_is_named_with_its_option(s3: dict[str, Any], expired: Path) -> None:
-    path, token = "s3://traces/long/a.wtrace", "given-session-token"
-    with closed_stores():
-        fsspec.filesystem("s3", **s3).pipe_file(path, CAPTURE)
-        storage = Storage(s3 | {"token": token})
-        first, *rest = plan([path], 3000, storage)
-        assert [each for each in read_piece(first, storage=storage) if isinstance(each, RecordChunk)]
-        expired.write_text(token)
-        found = [each for piece in rest for each in read_piece(piece, storage=storage)]
-        with pytest.raises(StorageError) as caught:
-            find_files([path], storage=storage)
-    assert {(each.offset, each.size) for each in found if isinstance(each, Skipped)} == {
-        (piece.start, piece.size) for piece in rest
-    }
-    reasons = [each.reason for each in found if isinstance(each, Skipped)]
-    for said in (*reasons, str(caught.value)):
-        assert "credentials have expired" in said
-        assert "pass new ones in place of those from storageOptions (key, secret, token)" in said
-        assert "credential_process" in said
-        assert not any(secret in said for secret in (SECRET, token, "somebody"))
-
-
-@pytest.mark.parametrize("source", ["credential_process", "a file that is rewritten"])
-def test_credentials_that_the_environment_renews_are_renewed_during_a_read(
-    source: str, s3: dict[str, Any], expired: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, config = "s3://traces/long/b.wtrace", tmp_path / "config"
-    kept = {"Version": 1, "AccessKeyId": "a", "SecretAccessKey": SECRET}
-
-    def renew(token: str) -> None:
-        if source == "credential_process":
-            until = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()  # so soon that each request asks for others
-            (tmp_path / "now").write_text(json.dumps(kept | {"SessionToken": token, "Expiration": until}))
-            config.write_text(f"[profile traces]\ncredential_process = cat {tmp_path / 'now'}\n")
-        else:
-            of = f"aws_access_key_id = a\naws_secret_access_key = {SECRET}\naws_session_token = {token}\n"
-            config.write_text(f"[profile traces]\n{of}")
-
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
-    renew("first")
-    expired.write_text("")
-    with closed_stores():
-        fsspec.filesystem("s3", **s3).pipe_file(path, CAPTURE)
-        storage = Storage({"endpoint_url": s3["endpoint_url"], "profile": "traces"})
-        pieces = plan([path], 3000, storage)
-        found = [*read_piece(pieces[0], storage=storage)]
-        expired.write_text("first")
-        renew("second")
-        found += [each for piece in pieces[1:] for each in read_piece(piece, storage=storage)]
-        assert [each.record for chunk in found for each in chunk] == RECORDS  # type: ignore[union-attr]  # nothing is skipped
-        assert len(pieces) > 2
-        expired.write_text("first second")
-        with pytest.raises(StorageError, match=r"credentials have expired: .* from storageOptions \(profile\)"):
-            find_files([path], storage=storage)
 
 
 def test_a_file_that_shrinks_on_a_store_is_told_with_its_place(web: HttpStore) -> None:

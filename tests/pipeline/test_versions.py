@@ -16,12 +16,7 @@ STREAM = {"controller": "tcp://a:9090", "scope": "a", "stream": "b"}
 
 @pytest.mark.parametrize(
     ("installed", "lacks"),
-    [
-        ("4.0.5", ["push_filters", "readStream", "replay", "writeStream"]),
-        ("4.1.4", ["readStream"]),
-        ("4.10.0", []),
-        ("5.0", []),
-    ],
+    [("4.0.5", ["readStream", "replay", "writeStream"]), ("4.1.4", ["readStream"]), ("4.10.0", []), ("5.0", [])],
 )
 def test_a_feature_of_a_newer_pyspark_is_refused_by_name(
     installed: str, lacks: list[str], monkeypatch: pytest.MonkeyPatch
@@ -42,7 +37,7 @@ def test_the_sources_ask_what_the_installed_pyspark_lacks(monkeypatch: pytest.Mo
     from pyspark.sql.types import StructType
 
     from segstore.pipeline.stream.source import StreamSource
-    from segstore.pipeline.trace.source import TraceSource, sources
+    from segstore.pipeline.trace.source import TraceSource
 
     monkeypatch.setattr(pyspark, "__version__", "4.0.0")
     for source in (TraceSource({"path": "x"}), StreamSource(STREAM)):
@@ -50,5 +45,3 @@ def test_the_sources_ask_what_the_installed_pyspark_lacks(monkeypatch: pytest.Mo
             source.streamReader(StructType())
     with pytest.raises(SparkMissing, match=r"writeStream needs PySpark 4\.1"):
         StreamSource(STREAM).streamWriter(StructType(), overwrite=False)
-    with pytest.raises(SparkMissing, match=r"push_filters needs PySpark 4\.1"):
-        sources(push_filters=True)

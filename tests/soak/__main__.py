@@ -33,6 +33,7 @@ from segstore.check import check
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
 from segstore.traces.files import FileRecorder
+from segstore.wire.trace import Metadata
 from tests.official.client import OfficialClient, run
 from tests.official.support import (
     Held,
@@ -79,7 +80,7 @@ class Soak:
         folder = Path(tempfile.mkdtemp(prefix="segstore-soak-"))
         recorders = []
         for number, cluster in enumerate(clusters):
-            recorders.append(FileRecorder(folder / f"{number}.wtrace", recorder="make soak", wire_version=17))
+            recorders.append(FileRecorder(folder / f"{number}.wtrace", Metadata(17, "make soak")))
             for store in cluster.stores:
                 store.hub.recorder = recorders[-1]
         yield

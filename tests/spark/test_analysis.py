@@ -8,7 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from segstore.pipeline.report.analysis_rules import APPENDS, EXCHANGE_COLUMNS, FRAME_COLUMNS
+from segstore.pipeline.report.analysis_rules import APPENDS, EXCHANGE_COLUMNS
+from segstore.pipeline.report.exchange import FRAME_COLUMNS
 from segstore.pipeline.report.reference import reference
 from segstore.pipeline.trace.columns import ColumnError
 from segstore.pipeline.trace.rows import trace_rows

@@ -159,7 +159,7 @@ def test_a_schema_may_name_the_epoch_and_the_time_of_writing_at_which_a_read_may
     assert [len(time_) for time_ in times.values()] == [100, 200]
     assert max(times[0]) < min(times[1])
     at = str(int(min(times[1]).timestamp() * 1000))
-    later = spark.read.format(FORMAT).options(**options, startingTimestamp=at).load().collect()
+    later = spark.read.format(FORMAT).options(**options, **{"from": at}).load().collect()
     assert sorted(int(row.event) for row in later) == list(range(100, COUNT))
     earlier = spark.read.format(FORMAT).options(**options, to=f"{min(times[1]).isoformat()}Z").load().collect()
     assert sorted(int(row.event) for row in earlier) == list(range(100))

@@ -13,7 +13,7 @@ from uuid import UUID
 import fsspec
 import pytest
 
-from segstore.pipeline.session import FILTER_PUSH_DOWN, register
+from segstore.pipeline.session import register
 from segstore.pipeline.trace.columns import ALL_COLUMNS, DEFAULT_COLUMNS
 from segstore.pipeline.trace.rows import Row, trace_rows
 from segstore.wire import DataAppended, Hello, NoSuchSegment, ReadSegment, encode
@@ -87,14 +87,10 @@ def test_traces_of_the_official_client_give_the_rows_of_the_reference(spark: Spa
     assert found.where("error is not null").count() == 0
 
 
-@pytest.mark.parametrize("vectorised", ["true", "false"])
-def test_whatever_is_wrong_with_traces_the_rows_are_those_of_the_reference(
-    spark: SparkSession, faulty: str, vectorised: str
-) -> None:
+def test_whatever_is_wrong_with_traces_the_rows_are_those_of_the_reference(spark: SparkSession, faulty: str) -> None:
     reader = spark.read.format("segstore.trace").option("columns", ",".join(ALL_COLUMNS)).option("splitBytes", 900)
-    found = rows(reader.option("vectorised", vectorised).load(faulty))
+    found = rows(reader.load(faulty))
     assert found == reference(faulty, ALL_COLUMNS)
-    assert reader.load(f"{faulty}/cut.pcap").rdd.getNumPartitions() == 8
     skipped = {Path(row[0]).name for row in found if row[3] == "skipped"}
     assert skipped == {"torn.wtrace", "damaged.wtrace", "other.wtrace", "lines.jsonl", "cut.pcap"}
 
@@ -165,46 +161,6 @@ def test_a_spark_for_which_the_rule_does_not_compile_reads_all_columns(
 
 # --- filters --------------------------------------------------------------------------------------------------------
 
-FILTERS = [
-    "command = 'READ_SEGMENT' and ts_ns >= 10",
-    "command in ('HELLO', 'DATA_APPENDED') and not (ts_ns > 30)",
-    "code <> 7 and kind = 'frame'",
-    "failure and segment = 's'",
-    "command is null or size > 20",
-    "time < timestamp'1970-01-01 00:00:00.00000001' and direction = 'request'",
-    "error is not null and kind <> 'frame'",
-]
-
-
-@pytest.fixture
-def pushing(spark: SparkSession) -> Iterator[Callable[[str], DataFrame]]:
-    """Reads traces in a session that pushes filters down."""
-    spark.conf.set(FILTER_PUSH_DOWN, "true")
-    register(spark, push_filters=True)
-    yield spark.read.format("segstore.trace").load
-    spark.conf.set(FILTER_PUSH_DOWN, "false")
-    register(spark)
-
-
-@pytest.mark.needs("PySpark 4.1 or newer")
-def test_a_filter_gives_the_same_rows_wherever_it_is_applied(
-    spark: SparkSession, faulty: str, pushing: Callable[[str], DataFrame]
-) -> None:
-    kept = pushing(faulty).cache()
-    assert kept.count() == len(reference(faulty))
-    for condition in FILTERS:
-        assert rows(pushing(faulty).where(condition)) == rows(kept.where(condition)), condition
-    kept.unpersist(blocking=True)
-
-
-@pytest.mark.needs("PySpark 4.1 or newer")
-def test_what_is_pushed_down_is_not_filtered_again(faulty: str, pushing: Callable[[str], DataFrame]) -> None:
-    found = pushing(faulty).where("command = 'READ_SEGMENT' and request_id > 5")
-    plan = found._jdf.queryExecution().executedPlan().toString()  # type: ignore[operator]
-    assert "request_id" in plan.split("Filter", 1)[1].split("\n", 1)[0]
-    assert "READ_SEGMENT" not in plan
-
-
 TWO = ("READ_SEGMENT", "DATA_APPENDED")
 
 
@@ -215,7 +171,6 @@ def twice(found: DataFrame) -> list[Row]:
 
 
 def test_a_dataframe_can_be_filtered_twice_as_sessions_are_made_here(spark: SparkSession, faulty: str) -> None:
-    assert spark.conf.get(FILTER_PUSH_DOWN) == "false"
     found = spark.read.format("segstore.trace").load(faulty)
     assert twice(found) == sorted(row for row in reference(faulty, ["command"]) if row[0] in TWO)
     assert found.count() == len(reference(faulty))
@@ -265,9 +220,9 @@ def test_a_capture_that_grows_is_read_once_block_by_block(
 
 
 @pytest.fixture
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dict[str, str]]]:
+def stored() -> Iterator[tuple[Any, dict[str, str]]]:
     """A bucket `traces` on an S3 server, and the options that open it."""
-    with s3_server(tmp_path_factory.mktemp("s3") / "expired") as options, closed_stores():
+    with s3_server() as options, closed_stores():
         store = fsspec.filesystem("s3", **options)
         store.mkdir("traces")
         yield store, {"storageOptions": json.dumps(options)}

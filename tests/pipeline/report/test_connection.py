@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from segstore.pipeline.report.analysis_rules import APPENDS, EXCHANGE_COLUMNS, FRAME_COLUMNS
+from segstore.pipeline.report.analysis_rules import APPENDS, EXCHANGE_COLUMNS
 from segstore.pipeline.report.connection import Found, Life
-from segstore.pipeline.report.exchange import Row
+from segstore.pipeline.report.exchange import FRAME_COLUMNS, Row
 from segstore.pipeline.report.reference import reference
 from segstore.pipeline.trace.rows import trace_rows
 from tests.pipeline.planted import planted, soup

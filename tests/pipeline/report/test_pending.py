@@ -11,7 +11,7 @@ import pytest
 from segstore.pipeline.report import connection
 from segstore.pipeline.report.exchange import Request, Row, to_row
 from segstore.pipeline.report.pending import UnfinishedRequests
-from segstore.pipeline.report.reference import REFERENCE_COLUMNS, Reference, reference
+from segstore.pipeline.report.reference import Reference, reference
 from segstore.pipeline.trace.rows import trace_rows
 from segstore.wire import AppendBlockEnd, DataAppended
 from segstore.wire.trace import Record
@@ -37,7 +37,7 @@ def test_results_do_not_depend_on_how_many_are_held(tmp_path: Path, seed: int, h
 
 def rows(tmp_path: Path, records: list[Record]) -> Iterator[Row]:
     trace = write_capture(tmp_path / "a.wtrace", records, a_block=100)
-    return map(to_row, trace_rows(str(trace), REFERENCE_COLUMNS))
+    return map(to_row, trace_rows(str(trace), Row._fields))
 
 
 def test_of_a_writer_that_is_acknowledged_now_and_then_few_appends_are_in_memory(tmp_path: Path) -> None:

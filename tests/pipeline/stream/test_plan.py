@@ -9,7 +9,7 @@ import pytest
 
 from segstore.client import CutError, StreamCut
 from segstore.pipeline.stream.cuts import Cut, offsets_of
-from segstore.pipeline.stream.options import StreamLimit, StreamOptions
+from segstore.pipeline.stream.options import StreamAmount, StreamOptions
 from segstore.pipeline.stream.plan import DataLost, batch_ranges, cut_at, next_cut, ranges_between, start_of
 from segstore.pipeline.stream.rows import events_of
 from segstore.pipeline.stream.segments import Segments
@@ -38,7 +38,7 @@ async def read(segments: Segments, given: StreamOptions, start: Cut, end: Cut) -
 
 
 async def micro_batches(
-    uri: Where, limit: StreamLimit | None, start: Cut | None = None, target: Cut | None = None
+    uri: Where, limit: StreamAmount | None, start: Cut | None = None, target: Cut | None = None
 ) -> list[list[int]]:
     found = []
     async with using(uri) as segments:
@@ -52,7 +52,7 @@ async def micro_batches(
 
 async def test_a_limit_below_the_first_event_lets_that_event_through(uri: Where) -> None:
     await write_events(uri, [(b"7" * 50, "k"), (b"8" * 50, "k")])
-    for limit in (StreamLimit(1, False), StreamLimit(1, True)):
+    for limit in (StreamAmount(1, False), StreamAmount(1, True)):
         assert await micro_batches(uri, limit) == [[int("7" * 50)], [int("8" * 50)]]
 
 
@@ -63,7 +63,7 @@ async def test_nothing_behind_the_target_is_read(uri: Where) -> None:
     await write_events(uri, numbered(50, 50))
     await scale(uri, 2)
     await write_events(uri, numbered(100, 50))
-    for limit in (None, StreamLimit(8, True)):
+    for limit in (None, StreamAmount(8, True)):
         batches = await micro_batches(uri, limit, target=target)
         assert sorted(number for batch in batches for number in batch) == list(range(50))
 
@@ -112,9 +112,6 @@ async def test_cuts_that_do_not_follow_one_another_are_refused(uri: Where) -> No
             given = options(uri, **{"from": text_of(start), "to": text_of(end)})
             with pytest.raises(CutError, match=says):
                 await batch_ranges(segments, given)
-        of_kafka = options(uri, startingOffsets=text_of(tail), endingOffsets=text_of({0: 0}))
-        with pytest.raises(CutError, match=r"^'endingOffsets' lies before 'startingOffsets'"):
-            await batch_ranges(segments, of_kafka)
 
 
 async def test_a_cut_that_leaves_out_keys_is_refused_as_a_start_and_as_an_end(uri: Where) -> None:
@@ -166,7 +163,7 @@ async def test_a_recreated_stream_is_not_the_one_that_was_read(uri: Where) -> No
     async with using(uri) as segments:
         with pytest.raises(DataLost, match="it is not the one that was read to 1000"):
             await next_cut(segments, options(uri), {0: 1000}, None, None)
-        with pytest.raises(DataLost, match="ends at 0, but was to be read to 1000"):
+        with pytest.raises(DataLost, match="ends at 0: it is not the one"):
             await read(segments, options(uri), {0: 500}, {0: 1000})
 
 

@@ -20,7 +20,7 @@ from segstore.client.controller import Successor
 from segstore.client.routing import SegmentRange
 from segstore.client.stream import FramedEvent, frame_event
 from segstore.pipeline.stream.cuts import Cut, Moment, Offsets, cut_of, offsets_of
-from segstore.pipeline.stream.options import StreamLimit, StreamOptions
+from segstore.pipeline.stream.options import StreamAmount, StreamOptions
 from segstore.pipeline.stream.plan import ByteRange, batch_ranges, cut_at, lag, next_cut, ranges_between
 from segstore.pipeline.stream.rows import events_of
 from segstore.pipeline.stream.segments import Segments
@@ -123,7 +123,7 @@ class Query:
     """
 
     def __init__(
-        self, stream: MemoryStream, limit: StreamLimit | None = None, start: Cut | None = None, **more: str
+        self, stream: MemoryStream, limit: StreamAmount | None = None, start: Cut | None = None, **more: str
     ) -> None:
         self.batches: list[list[Written]] = []
         self.asked: list[int] = []
@@ -152,7 +152,7 @@ class Query:
             ]
         if self._limit is not None:
             sizes = [1 if self._limit.events else len(frame_event(row)) for row in rows]
-            assert sum(sizes) <= self._limit.most or len(rows) == 1
+            assert sum(sizes) <= self._limit.number or len(rows) == 1
         batch = [Written(int(number), int(time_ms), key.decode()) for number, time_ms, key, _ in map(bytes.split, rows)]
         self.late_ms = max([self.late_ms, *(self._latest_ms - each.time_ms for each in batch)])
         self._latest_ms = max([self._latest_ms, *(each.time_ms for each in batch)])
@@ -171,13 +171,13 @@ class Query:
         assert all(self.batches), "a batch without events"
 
 
-LIMITS = [None, StreamLimit(500, True), StreamLimit(30_000, False)]
+LIMITS = [None, StreamAmount(500, True), StreamAmount(30_000, False)]
 
 
 @looped("limit", LIMITS[1:])
 @looped("hot", [0.0, 0.75])
 async def test_a_stream_that_was_loaded_at_once_while_segments_were_split_is_read_in_proportion(
-    hot: float, limit: StreamLimit
+    hot: float, limit: StreamAmount
 ) -> None:
     writing = Writing(6, 4)
     for _ in range(8):
@@ -200,7 +200,7 @@ async def test_a_stream_that_was_loaded_at_once_while_segments_were_split_is_rea
 @looped("seed", range(10))
 async def test_streams_that_lack_indexes_are_read_once_and_in_order_of_keys(seed: int) -> None:
     writing = Writing(seed, 3)
-    limit = StreamLimit(100, True) if seed % 2 else StreamLimit(5_000, False)
+    limit = StreamAmount(100, True) if seed % 2 else StreamAmount(5_000, False)
     query = Query(writing.stream, limit)
     for _ in range(6):
         writing.write(200, 1, hot=0.5)
@@ -214,7 +214,7 @@ async def test_streams_that_lack_indexes_are_read_once_and_in_order_of_keys(seed
 async def test_a_long_index_is_searched_and_read_in_windows() -> None:
     writing = Writing(5, 2)
     writing.write(12_000, 0.05)  # an entry for nearly each event
-    query = Query(writing.stream, StreamLimit(3_000, True))
+    query = Query(writing.stream, StreamAmount(3_000, True))
     await query.run()
     query.check(writing.written)
     assert query.late_ms <= PRECISE_MS
@@ -223,9 +223,9 @@ async def test_a_long_index_is_searched_and_read_in_windows() -> None:
 
 
 @looped("indexed", [True, False])
-@looped("limit", [None, StreamLimit(60, True), StreamLimit(3_000, False)])
+@looped("limit", [None, StreamAmount(60, True), StreamAmount(3_000, False)])
 async def test_a_finished_segment_is_not_read_again_while_a_predecessor_waits(
-    limit: StreamLimit | None, indexed: bool
+    limit: StreamAmount | None, indexed: bool
 ) -> None:
     """Two segments become two others; the first of these follows one of them, the second both."""
     writing = Writing(6, 2)
@@ -254,7 +254,7 @@ async def test_a_finished_segment_stays_in_the_offset_while_a_predecessor_does()
     async with using(writing.stream) as segments:
         ends = {each: info.write_offset for each, info in (await segments.infos([first, third])).items() if info}
     start = {first: ends[first], second: 0, third: ends[third], fifth: 0, sixth: 0}
-    query = Query(writing.stream, StreamLimit(30, True), start)
+    query = Query(writing.stream, StreamAmount(30, True), start)
     await query.run()
     rest = {each.name for each in writing.stream.segments if each.segment_id not in (first, third)}
     assert sorted(each for batch in query.batches for each in batch) == writing.of(rest)
@@ -291,12 +291,12 @@ async def test_a_time_is_a_cut_before_what_was_written_then(seed: int) -> None:
         writing.pause(100)
     for begin, end in pairwise(begins):
         async with using(writing.stream) as segments:
-            given = options(writing.stream, startingTimestamp=str(begin), endingTimestamp=str(end))
+            given = options(writing.stream, **{"from": str(begin), "to": str(end)})
             parts = await batch_ranges(segments, given)
             rows = [each.data async for some in _events(segments, given, parts) for each in some]
         found = sorted(int(row.split()[0]) for row in rows)
         assert found == [each.number for each in writing.written if begin <= each.time_ms < end]
-        query = await Query(writing.stream, StreamLimit(60, True), await _cut(writing.stream, begin)).run()
+        query = await Query(writing.stream, StreamAmount(60, True), await _cut(writing.stream, begin)).run()
         assert min(each.time_ms for batch in query.batches for each in batch) >= begin
     assert await _cut(writing.stream, 1 << 50) == await _cut(writing.stream, "tail")
     assert await _cut(writing.stream, 0) == await _cut(writing.stream, "head")
@@ -342,7 +342,7 @@ async def test_entries_that_a_client_put_into_an_index_do_no_harm() -> None:
         given = options(writing.stream)
         whole = await lag(segments, given, await segments.head())
         assert whole.bytes == sum((await segments.tail()).values())
-        at = await next_cut(segments, given, await segments.head(), StreamLimit(60, True), None)
+        at = await next_cut(segments, given, await segments.head(), StreamAmount(60, True), None)
         assert await lag(segments, given, at) < whole
 
 
@@ -351,7 +351,7 @@ async def test_any_stream_is_read_once_and_in_order(seed: int) -> None:
     random = Random(seed)
     writing = Writing(seed, random.randrange(1, 5))
     limit = random.choice(
-        [None, StreamLimit(random.randrange(1, 800), True), StreamLimit(random.randrange(10, 40_000), False)]
+        [None, StreamAmount(random.randrange(1, 800), True), StreamAmount(random.randrange(10, 40_000), False)]
     )
     query = Query(writing.stream, limit)
     for _ in range(random.randrange(2, 12)):

@@ -18,7 +18,7 @@ from segstore.pipeline.trace import batches
 from segstore.pipeline.trace.batches import ROWS_AT_ONCE, BatchMaker, joined, read_rows
 from segstore.pipeline.trace.columns import ALL_COLUMNS, PLACE, ColumnError, select
 from segstore.pipeline.trace.files import find_files, plan
-from segstore.pipeline.trace.filter import Chosen, Condition
+from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.options import read_options
 from segstore.pipeline.trace.rows import BadTrace, Row, RowMaker, trace_rows
 from segstore.wire import (
@@ -164,7 +164,7 @@ def test_batches_are_bounded_and_conditions_may_leave_one_empty(
     path = write_capture(tmp_path / "a.wtrace", [record(Hello(17, 5), at=at) for at in range(10)], a_block=100)
     (chunk,) = _found(path)
     assert [batch.num_rows for batch in BatchMaker(RowMaker(select())).batches(chunk)] == [3, 3, 3, 1]
-    for chosen in (Chosen((Condition("ts_ns", "=", (4,)),)), Chosen((Condition("ts_ns", "=", (99,)),))):
+    for chosen in (Chosen(from_ns=4, until_ns=5), Chosen(from_ns=99), Chosen(from_ns=5, until_ns=-(1 << 63))):
         assert vectorised([path], select(), chosen=chosen) == plain([path], select(), chosen=chosen)
     both(path, ["file", "block"])
 
@@ -184,7 +184,7 @@ def test_packed_rows_are_all_rows_of_connections_in_their_order(
     pieces = plan(find_files([str(tmp_path)]), 1000)
     assert len(pieces) > 5
     Random(seed).shuffle(pieces)
-    found = list(read_rows(pieces, options, options.given, Chosen()))
+    found = list(read_rows(pieces, options, options.given))
     packed = [row for batch in found for row in batch.to_pylist()]
     rows: dict[tuple[str, int], list[Row]] = {}
     for each in sorted(packed, key=lambda row: tuple(row[name] for name in PLACE)):
@@ -206,7 +206,7 @@ def test_packed_rows_are_all_rows_of_connections_in_their_order(
 def test_packed_rows_have_the_columns_that_are_wanted(tmp_path: Path) -> None:
     path = write_capture(tmp_path / "a.wtrace", RECORDS)
     options = read_options({"path": str(path), "columns": ",".join(PLACE), "packed": "true"})
-    (batch,) = read_rows(plan([str(path)]), options, select(["rows", "block"], packed=True), Chosen())
+    (batch,) = read_rows(plan([str(path)]), options, select(["rows", "block"], packed=True))
     assert batch.schema.names == ["rows", "block"]
     with pytest.raises(ColumnError, match="no column 'size'; there are connection, file, block, record, rows"):
         select(["size"], packed=True)

@@ -23,7 +23,7 @@ from segstore.pipeline.trace.files import Skipped, plan
 from segstore.pipeline.trace.reading import read_piece
 from segstore.traces import FileRecorder, TraceFile
 from segstore.wire import KeepAlive, encode
-from segstore.wire.trace import FORMAT_VERSION, MAX_IN_VAIN, Damage, RecordKind, TraceError, read_blocks
+from segstore.wire.trace import FORMAT_VERSION, MAX_IN_VAIN, Damage, Metadata, RecordKind, TraceError, read_blocks
 from segstore.wire.trace.blocks import MAX_BLOCK_BYTES, metadata_block
 from tests.looped import looped
 from tests.pipeline.support import both
@@ -160,7 +160,7 @@ def test_a_recorder_writes_the_half_frames_of_connections_that_end_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("segstore.wire.trace.blocks.MAX_BLOCK_BYTES", 24 << 20)
-    recorder = FileRecorder(tmp_path / "a.wtrace", recorder="test", wire_version=17)
+    recorder = FileRecorder(tmp_path / "a.wtrace", Metadata(17, "test"))
     half = struct.pack(">ii", 3, 1 << 23) + bytes(1 << 22)
     numbers = [recorder.opened() for _ in range(10)]
     for number in numbers:

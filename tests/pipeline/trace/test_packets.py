@@ -11,7 +11,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import UUID
 
-import fsspec
 import pytest
 from dpkt import ethernet, ip, ip6, pcap, pcapng, tcp
 from hypothesis import given
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 from segstore.pipeline.trace import packets as trace_packets
 from segstore.pipeline.trace.batches import BatchMaker
 from segstore.pipeline.trace.columns import select
-from segstore.pipeline.trace.files import FileRange, RecordChunk, Skipped, plan
+from segstore.pipeline.trace.files import FileRange, Skipped, plan
 from segstore.pipeline.trace.reading import read_piece
 from segstore.pipeline.trace.rows import Row, RowMaker
 from segstore.wire import DataAppended, Hello, KeepAlive, ReadSegment, encode
@@ -340,9 +339,8 @@ class _Counted(trace_packets.Reassembly):
 def counted(
     path: Path, packets: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[type[_Counted], list[Record], list[Skipped]]:
-    """What a reader finds whose connections are all in one group, and the most that this group held."""
+    """What a reader finds, and the most that it held."""
     reader = type("_CountedHere", (_Counted,), {})
-    monkeypatch.setattr(trace_packets, "GROUPS", 1)
     monkeypatch.setattr(trace_packets, "Reassembly", reader)
     return reader, *found_in(path, PCAP + b"".join(map(record, packets)))
 
@@ -357,9 +355,7 @@ def test_connections_that_are_only_opened_push_out_those_that_are_silent(
     reader, records, skipped = counted(tmp_path / "a.pcap", [*opening, *talking, *half_open], monkeypatch)
     assert reader.most_connections == 10
     assert len([record for record in records if record.kind is RecordKind.FRAME]) == len(REQUESTS + REPLIES)
-    assert [each.reason for each in skipped] == [
-        "connection 24 is dropped: more than 10 connections of its group are open"
-    ]
+    assert [each.reason for each in skipped] == ["connection 24 is dropped: more than 10 connections are open"]
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -399,33 +395,18 @@ def test_half_frames_of_many_connections_are_bounded(tmp_path: Path, monkeypatch
     assert [half, half[:100]] in of_one.values()
 
 
-# --- parts ----------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------------------------
 
-OF_PARTS = ("block", "record", "kind", "ts_ns", "connection", "direction", "size", "fields", "frame", "error")
+ROW_COLUMNS = ("block", "record", "kind", "ts_ns", "connection", "direction", "size", "fields", "frame", "error")
 
 
-def read_in_parts(path: Path, parts: int, *, batches: bool = False) -> list[Row]:
-    """The rows of all parts of a capture, one part after the other."""
-    rows = RowMaker(select(OF_PARTS))
-    size = path.stat().st_size
-    found = (
-        each
-        for part in range(parts)
-        for each in read_piece(FileRange(str(path), "packets", 0, size, part=part, parts=parts))
-    )
+def rows_of(path: Path, *, batches: bool = False) -> list[Row]:
+    rows = RowMaker(select(ROW_COLUMNS))
+    found = read_piece(FileRange(str(path), "packets", 0, path.stat().st_size))
     if batches:
         maker = BatchMaker(rows)
         return [tuple(row.values()) for each in found for batch in maker.batches(each) for row in batch.to_pylist()]
     return [row for each in found for row in rows.rows(each)]
-
-
-def of_connections(rows: list[Row]) -> dict[int | None, list[Row]]:
-    """The rows of each connection in their order; those of none, which are skips, in the order of their values."""
-    found: dict[int | None, list[Row]] = {}
-    for row in rows:
-        found.setdefault(row[OF_PARTS.index("connection")], []).append(row)
-    found.get(None, []).sort(key=repr)
-    return found
 
 
 def mixed(chance: random.Random) -> list[bytes]:
@@ -463,7 +444,7 @@ def mixed(chance: random.Random) -> list[bytes]:
 
 
 @given(st.data())
-def test_any_number_of_parts_gives_the_rows_of_the_whole(data: st.DataObject) -> None:
+def test_batches_have_the_rows_of_any_capture_in_order(data: st.DataObject) -> None:
     chance = random.Random(data.draw(st.integers(0, 1 << 32)))
     packets = mixed(chance)
     is_pcap = data.draw(st.booleans())
@@ -486,15 +467,14 @@ def test_any_number_of_parts_gives_the_rows_of_the_whole(data: st.DataObject) ->
             patch.setattr(trace_packets, name, data.draw(st.sampled_from(values), label=name))
         path = Path(folder) / "a.pcap"
         path.write_bytes(damaged[:cut])
-        expected = read_in_parts(path, 1)
-        parts = data.draw(st.integers(2, 7))
-        assert of_connections(read_in_parts(path, parts)) == of_connections(expected)
-        assert read_in_parts(path, 1, batches=True) == expected
-    places = [row[:2] for row in expected if row[2] != "skipped"]
-    assert len(set(places)) == len(places)
-    for rows in of_connections([row for row in expected if row[2] != "skipped"]).values():
-        assert [row[2] == "open" for row in rows] == [True] + [False] * (len(rows) - 1)
-        assert [row[:2] for row in rows] == sorted(row[:2] for row in rows)
+        expected = rows_of(path)
+        assert rows_of(path, batches=True) == expected
+    rows = [row for row in expected if row[2] != "skipped"]
+    places = [row[:2] for row in rows]
+    assert places == sorted(set(places))
+    connections = [row[ROW_COLUMNS.index("connection")] for row in rows]
+    opened = [row[ROW_COLUMNS.index("connection")] for row in rows if row[2] == "open"]
+    assert opened == list(dict.fromkeys(connections))
 
 
 def test_records_of_all_connections_are_in_the_order_of_their_packets(tmp_path: Path) -> None:
@@ -504,20 +484,7 @@ def test_records_of_all_connections_are_in_the_order_of_their_packets(tmp_path: 
     path = written(tmp_path / "a.pcap", packets)
     starts = [24 + at * (16 + len(packets[0])) for at in range(30)]
     starts += [starts[-1] + 16 + len(packets[0]) + at * (16 + len(packets[-1])) for at in range(30)]
-    frames = [row for row in sorted(read_in_parts(path, 5)) if row[2] == "frame"]
+    frames = [row for row in rows_of(path) if row[2] == "frame"]
     assert [row[0] for row in frames] == starts
     assert [row[4] for row in frames] == starts[:30] + starts[:30][::-1]
     assert [row[3] for row in frames] == sorted(row[3] for row in frames)
-
-
-def test_a_capture_is_shared_by_size_unless_it_is_on_a_store(tmp_path: Path) -> None:
-    path = written(tmp_path / "a.pcap", [packet(("10.0.0.1", port), STORE, 1, HELLO) for port in range(1, 4_001)])
-    size = path.stat().st_size
-    for piece_bytes, parts in ((size, 1), (size - 1, 2), (size // 2 - 1, 4), (size // 4 - 1, 8), (1, 8)):
-        found = plan([str(path)], piece_bytes)
-        assert found == [FileRange(str(path), "packets", 0, size, part=part, parts=parts) for part in range(parts)]
-    each = [sum(len(chunk) for chunk in read_piece(piece) if isinstance(chunk, RecordChunk)) for piece in found]
-    assert sum(each) == 2 * 4_000
-    assert min(each) > 2 * 400  # the parts are of similar size
-    fsspec.filesystem("memory").pipe_file("/packets.pcap", path.read_bytes())
-    assert plan(["memory://packets.pcap"], 1) == [FileRange("memory://packets.pcap", "packets", 0, size)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from segstore.traces import FileRecorder
-from segstore.wire.trace import Call, RecordKind
+from segstore.wire.trace import Call, Metadata, RecordKind
 from tests.looped import looped
 from tests.server.rest.support import asking, refused, stream
 from tests.server.traffic import read_all
@@ -19,7 +19,7 @@ SCOPE = {"scopeName": "a"}
 
 async def test_requests_are_recorded_as_the_calls_that_they_make(tmp_path: Path) -> None:
     async with asking() as (mock, http):
-        recorder = FileRecorder(tmp_path / "run.wtrace", recorder="a test", wire_version=17)
+        recorder = FileRecorder(tmp_path / "run.wtrace", Metadata(17, "a test"))
         mock.stores[0].hub.recorder = recorder
         for status in (201, 409):
             assert (await http.post("/v1/scopes", json=SCOPE)).status_code == status

@@ -17,7 +17,7 @@ from segstore.server.segments import LocalSegments, RemoteSegments
 from segstore.traces import FileRecorder, TraceFile
 from segstore.wire import WIRE_VERSION
 from segstore.wire.names import transaction_name
-from segstore.wire.trace import Record
+from segstore.wire.trace import Metadata, Record
 from tests.server.segments.test_remote import OneOwner
 
 SEGMENT = "scope/stream/0.#epoch.0"
@@ -194,7 +194,7 @@ def recorded(path: Path) -> list[Record]:
 
 async def test_each_store_has_a_connection_of_its_own_and_clients_have_none_of_it(tmp_path: Path) -> None:
     path = tmp_path / "run.wtrace"
-    recorder = FileRecorder(path, recorder="test", wire_version=17)
+    recorder = FileRecorder(path, Metadata(17, "test"))
     async with controlled(recorder, stores=2) as segments:
         names = [f"scope/stream{number}/0.#epoch.0" for number in range(10)]
         assert len({segments.owner_of(name) for name in names}) == 2

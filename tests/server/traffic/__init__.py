@@ -24,7 +24,7 @@ WRITER = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 async def record(path: Path, client: Callable[[str, int], Awaitable[object]], mock: MockSegmentStore) -> list[Record]:
     """What a client says to a store and hears."""
-    recorder = FileRecorder(path, recorder="a test", wire_version=17)
+    recorder = FileRecorder(path, Metadata(17, "a test"))
     mock.server.hub.recorder = recorder
     try:
         await client(mock.host, mock.port)

@@ -39,6 +39,6 @@ def values_in(buffers: tuple[Any, ...], count: int, type_: str) -> list[Any]:
             bytes_ = [bytes(data[0][start:end]) for start, end in pairwise(struct.unpack_from(f"={count + 1}i", items))]
             found = [each.decode() for each in bytes_] if type_ == "string" else bytes_
         case _:
-            code = {"byte": "b", "int": "i", "long": "q"}[type_]
+            code = {"tinyint": "b", "int": "i", "bigint": "q"}[type_]
             found = list(struct.unpack_from(f"={count}{code}", items))
     return [value if each else None for value, each in zip(found, there, strict=True)]

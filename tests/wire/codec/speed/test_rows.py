@@ -42,7 +42,7 @@ COLUMNS = (
     ("flag", "body", ()),
     ("binary", "data", ()),
 )
-TYPES = {"int64": "long", "int32": "int", "text": "string", "flag": "boolean", "binary": "binary"}
+TYPES = {"int64": "bigint", "int32": "int", "text": "string", "flag": "boolean", "binary": "binary"}
 PROGRAMS = {
     SetupAppend: ((4, "value", "segment"), (5, "value", "request_id"), (6, "value", "writer_id")),
     DataAppended: ((5, "value", "event_number"), (6, "value", "writer_id"), (7, "upper", "request_id")),
