@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from segstore.cli.terminal import EXISTING_FILE, Finite, Text
+from segstore.cli.terminal import EXISTING_FILE, Finite
 
 if TYPE_CHECKING:
     from segstore.client import Client, ClientSettings, StreamCut
@@ -109,7 +109,7 @@ def cut_of(stream: tuple[str, str], text: str, takes: str) -> StreamCut:
     return cut
 
 
-class PartName(Text):
+class PartName(click.types.StringParamType):
     """A part of a scoped name."""
 
     name = "NAME"
@@ -129,7 +129,7 @@ class StreamName(click.ParamType):  # type: ignore[type-arg]  # not generic in o
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
-        scope, slash, name = Text().convert(value, param, ctx).partition("/")
+        scope, slash, name = value.partition("/")
         if not slash or not scope or not name or "/" in name:
             self.fail(f"{value!r} is not SCOPE/NAME", param, ctx)
         return scope, name
