@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from segstore.traces import TraceFile
-    from segstore.wire.trace import Call, Damage, Difference, Ending, Exchange, Filter, Record
+    from segstore.wire.trace import Call, Damage, Difference, Exchange, Exchanges, Filter, Record
 
 _LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
@@ -108,52 +108,34 @@ def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
         raise click.ClickException(f"{path}: {error.strerror or error}") from error
 
 
-def _seen(
+def _followed(
     records: Iterable[Record], chosen: Filter | None, *, follow: bool = False, damages: Sequence[Damage] = ()
-) -> Iterator[Exchange]:
-    """The exchanges of records. follow: whether to pair replies with requests even if the filter does not need it."""
+) -> tuple[Iterable[Record], Exchanges]:
+    """As `followed`. follow: whether to pair replies with requests even if the filter does not need it."""
     from segstore.traces import followed
     from segstore.wire.trace import Exchanges
 
     needed = chosen is not None and Exchanges.needed(chosen.names)
-    records, exchanges = followed(records, chosen, follow=follow or needed, damages=damages)
-    return map(exchanges.see, records)
+    return followed(records, chosen, follow=follow or needed, damages=damages)
 
 
-def _endings(source: Path, chosen: Filter) -> dict[int, Ending | None] | None:
-    """The places of the records that match, with the facts that requests take from their replies.
-
-    None if the filter reads no such facts, so that a record can be decided when it comes.
-    """
-    from segstore.traces import followed
+def _matching(
+    records: Iterable[Record], chosen: Filter, damages: Sequence[Damage], *, follow: bool = False
+) -> Iterator[tuple[int, Exchange]]:
+    """The exchanges of a trace that match, with their places, in order. Refuses a filter that none can match."""
     from segstore.wire.trace import OF_REPLIES
 
-    if chosen.names.isdisjoint(OF_REPLIES):
-        return None
-    with _reading(source, report_damage=False) as (opened, records):
-        held, exchanges = followed(records, chosen, damages=opened.damages)
-        return {place: seen.ending for place, seen in exchanges.settled(held) if chosen(seen)}
-
-
-def _chosen(
-    records: Iterable[Record],
-    chosen: Filter,
-    endings: dict[int, Ending | None] | None,
-    damages: Sequence[Damage],
-    *,
-    follow: bool = False,
-) -> Iterator[tuple[int, Exchange, bool]]:
-    """All exchanges of a trace with their places, and whether they match. Refuses a filter that none can match."""
-    matched = False
-    for place, seen in enumerate(_seen(records, chosen, follow=follow, damages=damages)):
-        if endings is None:
-            matches = chosen(seen)
-        elif matches := place in endings:
-            seen.ending = endings[place]
-        matched = matched or matches
-        yield place, seen, matches
-    if not matched:
+    records, exchanges = _followed(records, chosen, follow=follow, damages=damages)
+    matching = ((place, seen) for place, seen in enumerate(map(exchanges.see, records)) if chosen(seen))
+    if not chosen.names.isdisjoint(OF_REPLIES):  # a request learns these facts from its reply
+        settled = (pair for pair in exchanges.settled(records) if chosen(pair[1]))
+        matching = iter(sorted(settled, key=itemgetter(0)))
+    first = next(matching, None)
+    if first is None:
         _check_possible(chosen)
+        return
+    yield first
+    yield from matching
 
 
 def _check_possible(chosen: Filter) -> None:
@@ -206,7 +188,7 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
             records = _named(source, opened.follow(_wait))
         if form == "json" and not show_tokens:
             records = redacted(records)
-        for seen in _shown(source, records, chosen, opened.damages, pair=form is None, follow=follow):
+        for seen in _shown(records, chosen, opened.damages, pair=form is None, follow=follow):
             if form == "json":
                 echo(to_line(seen.record, seen.record.ts_ns - seen.time_ns))
                 continue
@@ -218,35 +200,24 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
 
 
 def _shown(
-    source: Path,
-    records: Iterable[Record],
-    chosen: Filter | None,
-    damages: Sequence[Damage],
-    *,
-    pair: bool,
-    follow: bool,
+    records: Iterable[Record], chosen: Filter | None, damages: Sequence[Damage], *, pair: bool, follow: bool
 ) -> Iterator[Exchange]:
     """The exchanges to show. pair: whether replies are shown with their latency. follow: whether the trace grows."""
-    from segstore.traces import followed, reads_verdicts
+    from segstore.traces import reads_verdicts
     from segstore.wire.trace import OF_REPLIES
 
-    if chosen is None:
-        return _seen(records, None, follow=pair)
-    if not follow and not is_pipe(str(source)):
-        return (
-            seen
-            for _, seen, matches in _chosen(records, chosen, _endings(source, chosen), damages, follow=pair)
-            if matches
-        )
-    if follow and reads_verdicts(chosen):
+    if chosen is not None and not follow:
+        return (seen for _, seen in _matching(records, chosen, damages, follow=pair))
+    if reads_verdicts(chosen):
         problem = "broken: --follow shows a trace that grows, and only a complete trace is judged"
         raise click.BadParameter(problem, click.get_current_context(), param_hint=_FILTER)
+    records, exchanges = _followed(records, chosen, follow=pair)
+    if chosen is None:
+        return map(exchanges.see, records)
     _check_possible(chosen)
     if chosen.names.isdisjoint(OF_REPLIES):
-        return filter(chosen, _seen(records, chosen, follow=pair, damages=damages))
-    records, following = followed(records, chosen, damages=damages)
-    settled = following.settled(records)
-    return (seen for _, seen in (settled if follow else sorted(settled, key=itemgetter(0))) if chosen(seen))
+        return filter(chosen, map(exchanges.see, records))
+    return (seen for _, seen in exchanges.settled(records) if chosen(seen))
 
 
 def _wait() -> None:
@@ -479,18 +450,21 @@ def filter_(
     from segstore.traces import Companions, redacted
 
     _check_output(target, source)
-    companions, endings = Companions(), _endings(source, chosen)
-    if not only:  # read twice: whether a Hello stays is known only after it, and the order is kept
-        with _reading(source, report_damage=False) as (opened, records):
-            for _, seen, matches in _chosen(records, chosen, endings, opened.damages):
-                companions.see(seen, chosen=matches)
+    companions = Companions()
+    with _reading(source, report_damage=False) as (opened, records):
+        matching = {place for place, _ in _matching(records, chosen, opened.damages)}
+    places = set(matching)
+    with _reading(source, report_damage=False) as (opened, records):
+        records, exchanges = _followed(records, chosen, follow=with_replies, damages=opened.damages)
+        for place, seen in enumerate(map(exchanges.see, records)):
+            companions.see(seen, chosen=place in matching)
+            if with_replies and any(map(chosen, seen.answers)):
+                places.add(place)
+    if not only:
+        places |= companions.places
     with _reading(source) as (opened, records):
-        fitting = (
-            seen.record
-            for place, seen, matches in _chosen(records, chosen, endings, opened.damages, follow=with_replies)
-            if matches or place in companions.places or (with_replies and any(map(chosen, seen.answers)))
-        )
-        count = _write(target, opened, redacted(fitting) if redact else fitting, compress)
+        chosen_records = (record for place, record in enumerate(records) if place in places)
+        count = _write(target, opened, redacted(chosen_records) if redact else chosen_records, compress)
     echo(f"{count} records")
     return _status(opened)
 
