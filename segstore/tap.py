@@ -195,7 +195,9 @@ async def _run(tap: Tap, form: str, out: TextIO) -> None:
     async with tap:
         collect_rarely()
         keep_freed_memory()
-        print_announcement(form, tap.address, tap.controller_address, http=tap.http_address, out=out)
+        print_announcement(
+            form, out, segment_store=tap.address, controller=tap.controller_address, http=tap.http_address
+        )
         async with asyncio.TaskGroup() as tasks:
             probing = tasks.create_task(_probe(tap, form), name="segstore tap probes")
             await stop.wait()

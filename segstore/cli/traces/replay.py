@@ -5,6 +5,7 @@ Exit status: 0 if all was as expected; 1 if something differs, with details on s
 
 from __future__ import annotations
 
+import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -127,7 +128,8 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
             report_left_out(server.left_out_calls, "controller calls")
         if options["http_port"] is not None:
             http = await _start_http(stack, server, controller, options)
-        print_announcement(options["announce"], Endpoint(server.host, server.port), controller, http=http)
+        store = Endpoint(server.host, server.port)
+        print_announcement(options["announce"], sys.stdout, segment_store=store, controller=controller, http=http)
         await stop.wait()
     if printed > _MOST_PRINTED:
         echo(f"and {printed - _MOST_PRINTED:,} more problems", err=True)
