@@ -2,7 +2,6 @@
 
 Invariant: readable parts of a trace are used; damage is reported on standard error with its position and size, and the
 exit status is then 1. Delegation tokens are shown only on request; written traces keep them unless `--redact` is given.
-Long work on a terminal shows its progress on standard error.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import sys
 import time
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 from click.core import ParameterSource
@@ -29,7 +27,6 @@ if TYPE_CHECKING:
     from segstore.traces import TraceFile
     from segstore.wire.trace import Call, Damage, Difference, Exchange, Exchanges, Filter, Record
 
-_LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
 _MOST_PLACES: Final = 8
 """Maximum number of printed differences in a payload."""
@@ -67,10 +64,6 @@ _compress_option = click.option("--compress", is_flag=True, help="Compress the b
 _redact_option = click.option("--redact", is_flag=True, help="Overwrite delegation tokens, keeping their lengths.")
 
 
-def _is_terminal() -> bool:
-    return sys.stderr.isatty()
-
-
 @contextlib.contextmanager
 def _reading(path: Path, *, report_damage: bool = True) -> Iterator[tuple[TraceFile, Iterator[Record]]]:
     """Opens a trace and yields it with its records. Errors name the file.
@@ -78,15 +71,9 @@ def _reading(path: Path, *, report_damage: bool = True) -> Iterator[tuple[TraceF
     report_damage: whether to report damage at the end.
     """
     from segstore.traces import TraceFile
-    from segstore.wire.printable import printable
 
-    with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(TraceFile(path))
-        advance = None
-        if opened.size >= _LONG_WORK_BYTES and _is_terminal():
-            bar: Any = click.progressbar(length=opened.size, label=printable(path.name), file=sys.stderr)
-            advance = stack.enter_context(bar).update
-        records = _named(path, opened.records(advance))
+    with TraceFile(path) as opened:
+        records = _named(path, opened.records())
         first = list(itertools.islice(records, 1)) if opened.form == "packets" else None
         yield opened, itertools.chain(first or (), records)
     if not report_damage:
@@ -403,16 +390,10 @@ def view(sources: tuple[Path, ...], output: Path, against: Path | None, ignore: 
     _check_output(output, *sources, *(() if against is None else (against,)))
     if is_trace(output):
         raise click.UsageError(f"{output} is a trace: -o names the HTML file to write", click.get_current_context())
-    size = sum(source.stat().st_size for source in sources)
-    with contextlib.ExitStack() as stack:
-        advance = None
-        if size >= _LONG_WORK_BYTES and _is_terminal():
-            bar: Any = click.progressbar(length=3 * size, label="reading", file=sys.stderr)
-            advance = stack.enter_context(bar).update
-        try:
-            written = write_page(output, sources, against, ignore=ignore, exact=exact, advance=advance)
-        except TraceError as error:
-            raise click.ClickException(str(error)) from error
+    try:
+        written = write_page(output, sources, against, ignore=ignore, exact=exact)
+    except TraceError as error:
+        raise click.ClickException(str(error)) from error
     for path, damage in written.damages:
         echo(f"{path}: {damage}", err=True)
     echo(f"{output}: {written.size:,} bytes")
