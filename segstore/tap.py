@@ -16,6 +16,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TextIO, TypedDict, Unpack
 
@@ -23,8 +24,8 @@ from segstore import __version__, loops
 from segstore.cli.serving import (
     allow_many_connections,
     collect_rarely,
+    flushed,
     keep_freed_memory,
-    keep_writing,
     pointers,
     print_announcement,
     stopped_by_signal,
@@ -114,8 +115,7 @@ class Tap(TapServer):
         super().__init__(settings_of(TapSettings, options, Tap.__init__.__kwdefaults__ or ()), faults=rules)
         self._record_tokens = record_tokens
         self._record_values = dict(record_values or {})
-        self._recording: Recording | None = None
-        self._ticking: asyncio.Task[None] | None = None
+        self._recording = AsyncExitStack()
         self._listens = False
 
     # --- where it is ------------------------------------------------------------------------------------------------
@@ -151,15 +151,15 @@ class Tap(TapServer):
     async def start(self) -> None:
         """As `TapServer.start`, after creating the recording. Raises FileExistsError."""
         if self._record is not None:
-            self._recording = Recording(
+            recording = Recording(
                 self._record,
                 recorder=f"segstore {__version__} tap",
                 wire_version=WIRE_VERSION,
                 record_tokens=self._record_tokens,
                 values=self._record_values,
             )
-            self.record(self._recording.recorder)
-            self._ticking = asyncio.create_task(keep_writing(self._recording.recorder), name="segstore tap records")
+            self.record(recording.recorder)
+            await self._recording.enter_async_context(flushed(recording, lambda: self._listens))
         await super().start()
         self._listens = True
 
@@ -168,16 +168,7 @@ class Tap(TapServer):
         try:
             await super().stop(drain_s=drain_s)
         finally:
-            await self._close_recording()
-
-    async def _close_recording(self) -> None:
-        recording, self._recording = self._recording, None
-        if recording is None:
-            return
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.gather(self._ticking, return_exceptions=True)
-        recording.close(keep_empty=self._listens)  # if it never listened, the next attempt needs the name
+            await self._recording.aclose()
 
 
 def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:

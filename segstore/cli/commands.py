@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from segstore import __version__
-from segstore.cli.terminal import PORT, Refusal, echo, echo_raw, error_text, log_plainly
+from segstore.cli.terminal import PORT, Refusal, echo, error_text, log_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -267,7 +267,7 @@ def encode(source: Any, form: Form) -> int:
                     frame = encode_command(from_line(line))
                 except WireError as error:
                     raise click.ClickException(f"{_name(source)}: line {number}: {error}") from error
-                echo_raw(to_text(frame, form))
+                click.echo(to_text(frame, form), nl=False)
                 written += 1
     except UnicodeDecodeError as error:
         raise click.ClickException(f"{_name(source)}: not UTF-8 at byte {error.start}") from error
@@ -285,7 +285,7 @@ def dissector(port: int) -> None:
     """
     from segstore.wire.inspect import dissector as source
 
-    echo_raw(source(port=port))
+    click.echo(source(port=port), nl=False)
 
 
 @main.command(short_help="Check every byte of a data directory.")

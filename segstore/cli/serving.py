@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from segstore import __version__, loops
 from segstore.cli.settings import ServeSettings
@@ -32,8 +32,11 @@ from segstore.server.config import read_text
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultFileError, Faults
 from segstore.server.net import address_text
-from segstore.server.recording import TraceRecorder, together
+from segstore.server.recording import together
 from segstore.wire.endpoint import Endpoint
+
+if TYPE_CHECKING:
+    from segstore.traces import Recording
 
 log = logging.getLogger(__name__)
 
@@ -144,19 +147,31 @@ def _cluster(settings: ServeSettings) -> ClusterNode:
     return Cluster(cluster, authority=authority, faults=faults)
 
 
-async def keep_writing(recorder: TraceRecorder) -> None:
-    """Flushes a recorder periodically until cancelled."""
-    while True:
-        await asyncio.sleep(_TICK_S)
-        recorder.tick()
+@contextlib.asynccontextmanager
+async def flushed(recording: Recording, listens: Callable[[], bool]) -> AsyncIterator[None]:
+    """Flushes a recording periodically, and closes it. If it is empty and no port listened, its file is removed, as the
+    next attempt needs its name.
+    """
+
+    async def flush() -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            recording.recorder.tick()
+
+    task = asyncio.create_task(flush(), name="segstore recording")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        recording.close(keep_empty=listens())
 
 
 @contextlib.asynccontextmanager
 async def _recording(settings: ServeSettings, cluster: ClusterNode, listens: asyncio.Event) -> AsyncIterator[None]:
     """Records the traffic of the stores, if configured, until the last connection has ended.
 
-    listens: set once all ports listen. If it was never set and no client connected, the file is removed, as the next
-    attempt needs its name.
+    listens: set once all ports listen.
     """
     if settings.record is None:
         yield
@@ -176,13 +191,8 @@ async def _recording(settings: ServeSettings, cluster: ClusterNode, listens: asy
     both = together(cluster.stores[0].hub.recorder, recording.recorder)
     for store in cluster.stores:
         store.hub.recorder = both
-    task = asyncio.create_task(keep_writing(recording.recorder), name="segstore recording")
-    try:
+    async with flushed(recording, listens.is_set):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        recording.close(keep_empty=listens.is_set())
 
 
 def collect_rarely() -> None:

@@ -9,7 +9,6 @@ error names the source of the value, and secrets are not shown.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -124,7 +123,6 @@ _METAVARS: Final = {
 _UNITS: Final = {"port": "PORT", "s": "SECONDS", "ms": "MS", "bytes": "BYTES", "memory": "BYTES"}
 _NEW: Final = ("data", "record")
 """Paths that need not exist."""
-_OTHERS: Final = re.compile("SEGSTORE_CLIENT_.*|SEGSTORE_CODEC|SEGSTORE_CONFIG|SEGSTORE_CONTROLLER|SEGSTORE_URL")
 _SENTENCE: Final = re.compile(r"(.+?\.)(?:\s|$)", re.DOTALL)
 
 
@@ -335,12 +333,3 @@ def _made(values: Mapping[tuple[str, ...], Any]) -> ServeSettings:
         raise BadSetting(message_of(first_error(error))) from None
     except ValueError as error:
         raise BadSetting(str(error)) from error
-
-
-def misspelt(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Unknown variables that resemble the variable of a setting, each with that variable."""
-    known = [setting.variable for setting in settings().values()]
-    for name in environment:
-        strange = name.startswith("SEGSTORE_") and name not in known and not _OTHERS.fullmatch(name)
-        if strange and (near := difflib.get_close_matches(name, known, 1, 0.9)):
-            yield name, near[0]

@@ -79,6 +79,14 @@ class Rereadable(click.Path):
         return self.coerce_path_result(str(copy))
 
 
+def scoped_name(text: str) -> tuple[str, str]:
+    """Parses SCOPE/NAME."""
+    scope, _, name = text.partition("/")
+    if not scope or not name or "/" in name:
+        raise click.BadParameter(f"{text!r} is not SCOPE/NAME")
+    return scope, name
+
+
 class NewPath(click.Path):
     """A path to write, which need not exist."""
 
@@ -118,11 +126,6 @@ def echo(line: object, *, err: bool = False, fg: str | None = None) -> None:
     text = printable(str(line))
     shown = click.style(text, fg=fg) if fg and not os.environ.get("NO_COLOR") else text
     click.echo(shown, err=err)
-
-
-def echo_raw(text: str | bytes) -> None:
-    """Prints text that this program made, as it is."""
-    click.echo(text, nl=False)
 
 
 def reader_gone() -> bool:

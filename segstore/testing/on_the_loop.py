@@ -319,21 +319,13 @@ def _report(server: WithFaults, connections: Sequence[str]) -> str:
 
 def report_of_trace(server: TraceServer) -> str:
     """The report about a trace that answers clients."""
-    requests = [str(request) for request in server.recent]
+    parts = [_part("requests", list(map(str, server.recent)), server.requests)]
+    if left_out := server.left_out_calls:
+        parts.append(_part("records of controller calls left out", list(map(str, left_out))))
     problems = list(map(str, server.problems[-_MOST_LINES:]))
-    left_out = list(map(str, server.left_out_calls[-_MOST_LINES:]))
-    return _text(
-        [
-            _part("requests", requests, server.requests),
-            *(
-                [_part("records of controller calls left out", left_out, len(server.left_out_calls))]
-                if left_out
-                else ()
-            ),
-            _part("problems", problems, len(server.problems)),
-            _part("open connections", [f"connection {number}" for number in server.open_connections]),
-        ]
-    )
+    parts.append(_part("problems", problems, len(server.problems)))
+    parts.append(_part("open connections", [f"connection {number}" for number in server.open_connections]))
+    return _text(parts)
 
 
 def _watched(server: WithFaults) -> Iterator[tuple[str, Sequence[str]]]:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -106,21 +105,6 @@ class WouldBlock(RuntimeError):
         except RuntimeError:
             return
         raise cls(call, instead)
-
-
-async def in_a_thread(function: Callable[..., T], *given: Any) -> T:
-    """Runs a blocking function in a daemon thread, which does not keep the process alive."""
-    done: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def run() -> None:
-        if done.set_running_or_notify_cancel():
-            try:
-                done.set_result(function(*given))
-            except BaseException as error:  # noqa: BLE001 — raised to the waiter
-                done.set_exception(error)
-
-    threading.Thread(target=run, name="segstore client", daemon=True).start()
-    return await asyncio.wrap_future(done)
 
 
 class Servers(Host):

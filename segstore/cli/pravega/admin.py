@@ -17,8 +17,8 @@ from uuid import UUID
 
 import click
 
-from segstore.cli.pravega.cluster import NAME, STREAM, ClusterOptions, cluster_options, cut_of
-from segstore.cli.terminal import Listing, cell_text, echo, let_options_follow, print_table
+from segstore.cli.pravega.cluster import ClusterOptions, cluster_options, cut_of, part_name
+from segstore.cli.terminal import Listing, cell_text, echo, let_options_follow, print_table, scoped_name
 
 if TYPE_CHECKING:
     from segstore.cli.pravega.running import Interruption
@@ -103,11 +103,11 @@ def _command(
     return add
 
 
-_scope: Final = click.argument("scope", type=NAME)
-_any_scope: Final = click.argument("scope", type=NAME, required=False)
-_stream: Final = click.argument("stream", type=STREAM)
-_table: Final = click.argument("table", type=STREAM)
-_group: Final = click.argument("group", type=STREAM)
+_scope: Final = click.argument("scope", type=part_name)
+_any_scope: Final = click.argument("scope", type=part_name, required=False)
+_stream: Final = click.argument("stream", type=scoped_name)
+_table: Final = click.argument("table", type=scoped_name)
+_group: Final = click.argument("group", type=scoped_name)
 _identifier: Final = click.argument("identifier", metavar="ID", type=click.UUID)
 
 

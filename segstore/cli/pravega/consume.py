@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 
-from segstore.cli.pravega.cluster import NAME, RATE, STREAM, ClusterOptions, cluster_options, cut_of
+from segstore.cli.pravega.cluster import RATE, ClusterOptions, cluster_options, cut_of, part_name
 from segstore.cli.pravega.formats import EventPlace, as_json, formatter
+from segstore.cli.terminal import scoped_name
 
 if TYPE_CHECKING:
     from segstore.cli.pravega.running import Interruption
@@ -50,7 +51,7 @@ def _start(context: click.Context, parameter: click.Parameter, value: str) -> St
 
 
 @click.command(short_help="Print the events of a stream.")
-@click.argument("stream", type=STREAM)
+@click.argument("stream", type=scoped_name)
 @click.option(
     "-o",
     "start",
@@ -71,7 +72,11 @@ def _start(context: click.Context, parameter: click.Parameter, value: str) -> St
 @click.option("-D", "delimiter", metavar="TEXT", help=r"Printed after each payload; default: \n.")
 @click.option("-J", "in_json", is_flag=True, help="Print a line of JSON for each event.")
 @click.option(
-    "-G", "group", type=NAME, metavar="GROUP", help="Read as a member of a reader group, which is created if needed."
+    "-G",
+    "group",
+    type=part_name,
+    metavar="GROUP",
+    help="Read as a member of a reader group, which is created if needed.",
 )
 @click.option(
     "--shared-with",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from segstore.server.replay import LeftOut
+    from segstore.wire.endpoint import Endpoint
     from segstore.wire.trace import Record
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -22,20 +23,14 @@ F = TypeVar("F", bound="Callable[..., Any]")
 TRACE: Final = click.argument("trace", type=INPUT_FILE)
 
 
-class Address(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
-    """An address as `HOST:PORT`; `:PORT` is a port of this machine."""
+def address(text: str) -> Endpoint:
+    """Parses an address, HOST:PORT; `:PORT` is a port of this machine."""
+    from segstore.wire.endpoint import Endpoint
 
-    name = "HOST:PORT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        from segstore.wire.endpoint import Endpoint
-
-        try:
-            return Endpoint.parse(f"127.0.0.1{value}" if str(value).startswith(":") else value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+    try:
+        return Endpoint.parse(f"127.0.0.1{text}" if text.startswith(":") else text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 def records_of(path: Path) -> list[Record]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from segstore.cli.terminal import PORT, announce_option, echo, http_token_file, log_to_stderr, reader_gone
-from segstore.cli.traces.records import PACE, TRACE, Address, records_of, report_left_out
+from segstore.cli.traces.records import PACE, TRACE, address, records_of, report_left_out
 
 if TYPE_CHECKING:
     from segstore.server.replay import Problem, TraceServer
@@ -61,10 +61,11 @@ _MOST_PRINTED: Final = 100
     help="For requests that the trace cannot answer: reply with ErrorMessage, close the connection, forward them to "
     "--upstream, or reply NoSuchSegment to them and all that follow, so that clients give up.",
 )
-@click.option("--upstream", type=Address(), help="Store to which --missing pass forwards requests.")
+@click.option("--upstream", type=address, metavar="HOST:PORT", help="Store to which --missing pass forwards requests.")
 @click.option(
     "--upstream-controller",
-    type=Address(),
+    type=address,
+    metavar="HOST:PORT",
     help="With --controller-port: controller to which --missing pass forwards calls.",
 )
 @PACE
