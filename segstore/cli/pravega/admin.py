@@ -86,6 +86,7 @@ def _command(
     """Adds a command that runs with an open client, until a signal. parameters: its arguments and options."""
 
     def add(command: Callable[..., Coroutine[Any, Any, None]]) -> click.Command:
+        @wraps(command)
         def start(admin: Admin, **arguments: Any) -> int:
             from segstore.cli.pravega.running import run
 
@@ -95,7 +96,7 @@ def _command(
 
             return run(admin.cluster, work)
 
-        callback = click.make_pass_decorator(Admin)(wraps(command)(start))
+        callback: Any = click.make_pass_decorator(Admin)(start)
         for parameter in reversed(parameters):
             callback = parameter(callback)
         return group.command(name)(callback)

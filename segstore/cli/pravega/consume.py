@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
@@ -123,19 +123,18 @@ def consume(
 
     async def work(client: Client, interruption: Interruption) -> None:
         place = await _since(client, stream, given) if isinstance(given, int) else given
-        out, pace, left = StandardOutput(printed), EventPace(rate), count
+        pace, left, on_terminal = EventPace(rate), count, sys.stdout.isatty()
         async with _slices(client, stream, place, at_end=at_end, member=member) as slices, interruption.ends():
             async for events in slices:
-                for event in events:
+                for event in events[:left]:
                     await pace.next()
-                    out.write(event, flush=rate is not None)
-                    left = None if left is None else left - 1
-                    if left == 0:
-                        break
-                out.flush()
-                if left == 0:
+                    _print(printed(event), on_terminal=on_terminal)
+                    if rate is not None:
+                        sys.stdout.flush()
+                sys.stdout.flush()
+                if left is not None and (left := left - len(events)) <= 0:
                     break
-        out.flush()
+        sys.stdout.flush()
 
     return run(cluster, work, prints=True)
 
@@ -145,27 +144,14 @@ async def _since(client: Client, stream: tuple[str, str], timestamp: int) -> Sta
         return await windows.cut_before(timestamp) or "head"
 
 
-class StandardOutput:
-    """Standard output, buffered until `flush`."""
+def _print(data: bytes, *, on_terminal: bool) -> None:
+    if not on_terminal:
+        sys.stdout.buffer.write(data)
+        return
+    from segstore.wire.printable import printable
 
-    def __init__(self, printed: Callable[[EventPlace], bytes]) -> None:
-        self._printed = printed
-        self._on_terminal = sys.stdout.isatty()
-
-    def write(self, event: EventPlace, *, flush: bool) -> None:
-        data = self._printed(event)
-        if self._on_terminal:
-            from segstore.wire.printable import printable
-
-            lines = data.decode("utf-8", "backslashreplace").split("\n")
-            sys.stdout.write("\n".join(map(printable, lines)))
-        else:
-            sys.stdout.buffer.write(data)
-        if flush:
-            self.flush()
-
-    def flush(self) -> None:
-        sys.stdout.flush()
+    lines = data.decode("utf-8", "backslashreplace").split("\n")
+    sys.stdout.write("\n".join(map(printable, lines)))
 
 
 @asynccontextmanager

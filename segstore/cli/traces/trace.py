@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
-from click.core import ParameterSource
 
 from segstore.cli.terminal import INPUT_FILE, NewPath, Rereadable, echo, error_text, is_pipe, reader_gone
 from segstore.cli.traces.records import ignore_option
@@ -113,7 +112,9 @@ def _matching(
     from segstore.wire.trace import OF_REPLIES
 
     records, exchanges = _followed(records, chosen, follow=follow, damages=damages)
-    matching = ((place, seen) for place, seen in enumerate(map(exchanges.see, records)) if chosen(seen))
+    matching: Iterator[tuple[int, Exchange]] = (
+        (place, seen) for place, seen in enumerate(map(exchanges.see, records)) if chosen(seen)
+    )
     if not chosen.names.isdisjoint(OF_REPLIES):  # a request learns these facts from its reply
         settled = (pair for pair in exchanges.settled(records) if chosen(pair[1]))
         matching = iter(sorted(settled, key=itemgetter(0)))
@@ -309,23 +310,12 @@ def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_toke
     """
     from segstore.wire.trace import Translation, differences
 
-    _check_comparison(exact)
     with _reading(left) as (one, mine), _reading(right) as (other, its):
         differing = tuple(differences(mine, its, translation=None if exact else Translation(ignore)))
     for difference in differing:
         for number, line in enumerate(_difference(difference, show_tokens)):
             echo(line, fg=None if number else "yellow")
     return 1 if differing else _status(one, other)
-
-
-def _check_comparison(exact: bool, *, compares: bool = True) -> None:
-    """Refuses --ignore beside --exact, and both if nothing is compared."""
-    context = click.get_current_context()
-    ignores = context.get_parameter_source("ignore") is ParameterSource.COMMANDLINE
-    if not compares and (ignores or exact):
-        raise click.UsageError(f"--{'exact' if exact else 'ignore'} goes with --against", context)
-    if ignores and exact:
-        raise click.UsageError("either --exact or --ignore: --exact compares all fields", context)
 
 
 def _difference(entry: Difference, show_tokens: bool) -> Iterator[str]:
@@ -386,7 +376,6 @@ def view(sources: tuple[Path, ...], output: Path, against: Path | None, ignore: 
 
     if against is not None and len(sources) > 1:
         raise click.UsageError("--against compares one trace with another", click.get_current_context())
-    _check_comparison(exact, compares=against is not None)
     _check_output(output, *sources, *(() if against is None else (against,)))
     if is_trace(output):
         raise click.UsageError(f"{output} is a trace: -o names the HTML file to write", click.get_current_context())
@@ -436,8 +425,8 @@ def filter_(
         matching = {place for place, _ in _matching(records, chosen, opened.damages)}
     places = set(matching)
     with _reading(source, report_damage=False) as (opened, records):
-        records, exchanges = _followed(records, chosen, follow=with_replies, damages=opened.damages)
-        for place, seen in enumerate(map(exchanges.see, records)):
+        held, exchanges = _followed(records, chosen, follow=with_replies, damages=opened.damages)
+        for place, seen in enumerate(map(exchanges.see, held)):
             companions.see(seen, chosen=place in matching)
             if with_replies and any(map(chosen, seen.answers)):
                 places.add(place)
