@@ -547,11 +547,6 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
             if path.is_file():
                 return path
     text = f"there is no trace {str(file)!r} in {', '.join(map(str, folders))}"
-    failed = f"{file}.failed.jsonl".replace(".jsonl.failed.", ".failed.")
-    for folder in folders:
-        if Path(folder, failed).is_file():
-            text += f"; {failed} is there, the recording of a test that failed: record it once more when it passes"
-            pytest.fail(f"{text}, or ask for {failed!r}", pytrace=False)
     traces = chain.from_iterable(Path(folder).glob(f"*{suffix}") for folder in folders for suffix in _SUFFIXES)
     names = {trace.stem for trace in traces}
     near = difflib.get_close_matches(Path(file).stem, sorted(names), 1)

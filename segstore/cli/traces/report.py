@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import tempfile
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -68,22 +68,16 @@ def spark_session(master: str | None, files: list[str]) -> Iterator[SparkSession
         raise click.ClickException(f"Spark at {master} failed: {problem}") from error
     finally:
         if running is not None:
-            _stop(running)
+            from py4j.protocol import Py4JError
+
+            with suppress(Py4JError, OSError):  # Java has ended before
+                running.stop()
         root.removeFilter(_not_of_py4j)
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
     """Py4J logs a lost connection to Java, with a traceback, in the root logger, and raises it as well."""
     return record.module != "java_gateway"
-
-
-def _stop(running: SparkSession) -> None:
-    try:
-        running.stop()
-    except Exception as error:
-        if spark_failure(error) is None:
-            raise
-        log.debug("Spark had ended before it was stopped: %s", error)
 
 
 def spark_failure(error: Exception) -> str | None:

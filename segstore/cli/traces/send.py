@@ -73,7 +73,7 @@ def upstream(text: str) -> tuple[Endpoint, bool]:
     show_default=True,
     help="Time to wait for a reply.",
 )
-@ignore_option("Field that may differ; can be repeated, and then replaces the defaults.", calls=True)
+@ignore_option("Field that may differ; can be repeated, and then replaces the defaults.")
 @click.option(
     "--parts",
     type=click.IntRange(1),

@@ -7,7 +7,6 @@ exit status is then 1. Delegation tokens are shown only on request; written trac
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import time
 from operator import itemgetter
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from segstore.cli.terminal import INPUT_FILE, NewPath, Rereadable, echo, error_text, is_pipe, reader_gone
-from segstore.cli.traces.records import ignore_option
+from segstore.cli.traces.records import ignore_option, reading
 from segstore.cli.traces.report import report
 
 if TYPE_CHECKING:
@@ -61,37 +60,6 @@ _filter_help = "Select the records that match, e.g. 'type = READ_SEGMENT and lat
 _filter_option = click.option("-f", "--filter", "chosen", metavar="EXPR", callback=_filter, help=_filter_help)
 _compress_option = click.option("--compress", is_flag=True, help="Compress the blocks of a capture.")
 _redact_option = click.option("--redact", is_flag=True, help="Overwrite delegation tokens, keeping their lengths.")
-
-
-@contextlib.contextmanager
-def _reading(path: Path, *, report_damage: bool = True) -> Iterator[tuple[TraceFile, Iterator[Record]]]:
-    """Opens a trace and yields it with its records. Errors name the file.
-
-    report_damage: whether to report damage at the end.
-    """
-    from segstore.traces import TraceFile
-
-    with TraceFile(path) as opened:
-        records = _named(path, opened.records())
-        first = list(itertools.islice(records, 1)) if opened.form == "packets" else None
-        yield opened, itertools.chain(first or (), records)
-    if not report_damage:
-        return
-    for damage in opened.damages:
-        echo(f"{path}: {damage}", err=True, fg="red")
-    if first == []:
-        echo(f"{path}: no connection in it starts with a Hello, and others are not read", err=True)
-
-
-def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
-    from segstore.wire.trace import TraceError
-
-    try:
-        yield from records
-    except TraceError as error:
-        raise click.ClickException(str(error)) from error
-    except OSError as error:
-        raise click.ClickException(f"{path}: {error.strerror or error}") from error
 
 
 def _followed(
@@ -171,9 +139,9 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
     from segstore.wire.trace import to_line
 
     ended = contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext()
-    with _reading(source) as (opened, records), ended:
+    with reading(source) as (opened, records), ended:
         if follow:
-            records = _named(source, opened.follow(_wait))
+            records = opened.follow(_wait)
         if form == "json" and not show_tokens:
             records = redacted(records)
         for seen in _shown(records, chosen, opened.damages, pair=form is None, follow=follow):
@@ -271,7 +239,7 @@ def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
     """Summarise a trace: commands, bytes, failures, response times, unanswered requests."""
     from segstore.traces import lines, statistics
 
-    with _reading(source) as (opened, records):
+    with reading(source) as (opened, records):
         counted = statistics(records, chosen, opened.damages)
     if chosen is not None and not counted.traffic:
         _check_possible(chosen)
@@ -297,7 +265,7 @@ _exact_option = click.option(
 @trace.command(short_help="Compare two traces.")
 @click.argument("left", metavar="A", type=INPUT_FILE)
 @click.argument("right", metavar="B", type=INPUT_FILE)
-@ignore_option("Field that may differ; can be repeated, and then replaces the defaults.", calls=True)
+@ignore_option("Field that may differ; can be repeated, and then replaces the defaults.")
 @_exact_option
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
 def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_tokens: bool) -> int:
@@ -310,7 +278,7 @@ def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_toke
     """
     from segstore.wire.trace import Translation, differences
 
-    with _reading(left) as (one, mine), _reading(right) as (other, its):
+    with reading(left) as (one, mine), reading(right) as (other, its):
         differing = tuple(differences(mine, its, translation=None if exact else Translation(ignore)))
     for difference in differing:
         for number, line in enumerate(_difference(difference, show_tokens)):
@@ -362,7 +330,7 @@ def _connections(entry: Difference) -> str:
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=_REREAD)
 @click.option("-o", "--output", metavar="PAGE", required=True, type=_OUT, help="The HTML file to write.")
 @click.option("--against", metavar="B", type=_REREAD, help="Compare the trace with another trace, as diff does.")
-@ignore_option("With --against: field that may differ; can be repeated, and then replaces the defaults.", calls=True)
+@ignore_option("With --against: field that may differ; can be repeated, and then replaces the defaults.")
 @_exact_option
 def view(sources: tuple[Path, ...], output: Path, against: Path | None, ignore: frozenset[str], exact: bool) -> int:
     """Write a page that shows traces in a browser: one self-contained HTML file.
@@ -421,10 +389,10 @@ def filter_(
 
     _check_output(target, source)
     companions = Companions()
-    with _reading(source, report_damage=False) as (opened, records):
+    with reading(source, report_damage=False) as (opened, records):
         matching = {place for place, _ in _matching(records, chosen, opened.damages)}
     places = set(matching)
-    with _reading(source, report_damage=False) as (opened, records):
+    with reading(source, report_damage=False) as (opened, records):
         held, exchanges = _followed(records, chosen, follow=with_replies, damages=opened.damages)
         for place, seen in enumerate(map(exchanges.see, held)):
             companions.see(seen, chosen=place in matching)
@@ -432,7 +400,7 @@ def filter_(
                 places.add(place)
     if not only:
         places |= companions.places
-    with _reading(source) as (opened, records):
+    with reading(source) as (opened, records):
         chosen_records = (record for place, record in enumerate(records) if place in places)
         count = _write(target, opened, redacted(chosen_records) if redact else chosen_records, compress)
     echo(f"{count} records")
@@ -454,7 +422,7 @@ def convert(source: Path, target: Path, redact: bool, compress: bool) -> int:
     from segstore.traces import redacted
 
     _check_output(target, source)
-    with _reading(source) as (opened, records):
+    with reading(source) as (opened, records):
         count = _write(target, opened, redacted(records) if redact else records, compress)
     echo(f"{count} records")
     return _status(opened)
