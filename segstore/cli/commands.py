@@ -114,7 +114,7 @@ class _OneSentence(click.Group):
 
 
 def _check_utf8(argument: str) -> None:
-    """Refuses an argument that is not UTF-8: Python has read its other bytes as surrogates."""
+    """Refuses an argument that is not UTF-8; Python reads other bytes as surrogates."""
     try:
         argument.encode()
     except UnicodeEncodeError:

@@ -293,8 +293,10 @@ class ServedTrace(TraceServer):
 async def start_trace(
     host: ThreadHost, /, *, trace: Path | Iterable[Record], announce: tuple[int, str] | None, **options: Any
 ) -> ServedTrace:
-    """trace: a file, or its records. announce: a file descriptor to which the first problem is written when it
-    happens, and its title. Raises OSError, TraceError, also for a damaged file.
+    """Starts a server that answers from a trace, which is a file or its records.
+
+    announce: a file descriptor to which the first problem is written when it happens, and its title. Raises OSError,
+    TraceError, also for a damaged file.
     """
     if announce is not None:
         options["tell"] = _Announcement(*announce, only_refusals=options.get("missing") == "pass")
