@@ -28,7 +28,7 @@ from segstore.server.recording import together
 from segstore.server.replay import Problem, TraceServer, of_clients
 from segstore.server.store import NoSuchSegment, NotOwner, SegmentStore
 from segstore.testing.hosts import ThreadHost
-from segstore.traces import STANDARD_OUTPUT, Recording, TraceFile, check_suffix
+from segstore.traces import Recording, TraceFile
 from segstore.wire import WIRE_VERSION
 from segstore.wire.blocks import split_events
 from segstore.wire.names import container_of, is_index
@@ -180,7 +180,7 @@ async def start_cluster(
     if record is not None:
         cluster.record(
             Recording(
-                STANDARD_OUTPUT if str(record) == "-" else check_suffix(record),
+                Path(record),
                 recorder=f"segstore {__version__} test",
                 wire_version=WIRE_VERSION,
                 record_tokens=record_tokens,
