@@ -29,9 +29,6 @@ class Engine(Protocol):
     def about(self) -> str:
         """The engine, its version and where it runs."""
 
-    def done(self) -> float:
-        """Returns the fraction of the running work that is done, as far as it is known. Any thread may call this."""
-
     def read(self, files: Sequence[str], columns: Sequence[str], **options: str) -> Table:
         """Returns the rows of traces. options: as for `format("segstore.trace")`."""
 

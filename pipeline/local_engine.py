@@ -18,28 +18,26 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.pipeline.storage import File, Storage
 from segstore.pipeline.trace.files import FileRange, plan, sizes_of
 from segstore.pipeline.trace.options import TraceReaderOptions, read_options
 from segstore.wire.extras import pip_command
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     import duckdb
     import pyarrow as pa
 
     from segstore.pipeline.engine import Table
-
-Advance = Callable[[int], None]
-"""Called with the bytes or rows that were taken. Raises Stopped if the engine has been closed."""
 
 _PROCESS_BYTES: Final = 8 << 20
 """Bytes of traces that are worth starting a process."""
@@ -52,10 +50,6 @@ _PACKED_AT_ONCE: Final = 64
 
 class ProcessDied(RuntimeError):
     """A process of the engine ended unexpectedly."""
-
-
-class Stopped(Exception):
-    """The engine has been closed."""
 
 
 def missing() -> str:
@@ -88,22 +82,22 @@ class LocalEngine:
         processes = max(1, min(_cores(), trace_bytes // _PROCESS_BYTES))
         self._folder = folder
         self._numbers = itertools.count()
-        self._total = 1
         self._database = _connect(folder, _cores())
-        context = multiprocessing.get_context("spawn")
-        self._shared: Any = context.RawArray("q", 1 + processes)  # whether to stop, and what each process has taken
+        self._watched, self._alive = multiprocessing.Pipe(duplex=False)
         self._processes = processes
         self._pool = None
         if processes > 1:
-            self._pool = ProcessPoolExecutor(processes, context, _start, (self._shared,))
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(processes, context, _start, (self._watched,))
 
     def __enter__(self) -> LocalEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._shared[0] = 1
+        self._alive.close()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+        self._watched.close()
         self._database.close()
         shutil.rmtree(self._folder)
 
@@ -113,10 +107,6 @@ class LocalEngine:
 
         return f"DuckDB {duckdb.__version__}, {self._processes} process{'es' * (self._processes > 1)}"
 
-    def done(self) -> float:
-        taken: int = sum(self._shared[1:])
-        return min(1.0, taken / self._total)
-
     def read(self, files: Sequence[str], columns: Sequence[str], **options: str) -> LocalTable:
         read_as = read_options({"paths": json.dumps(files), "columns": ",".join(columns), **options})
         size = sum(sizes_of(files, read_as.storage).values())
@@ -124,7 +114,7 @@ class LocalEngine:
         pieces.sort(key=lambda piece: -piece.size)
         out = self._new_folder()
         dealt = [(pieces[number :: self._processes], read_as, _part(out, number)) for number in range(self._processes)]
-        self._each(_read, dealt, sum(piece.size for piece in pieces))
+        self._each(_read, dealt)
         return _of_files(self, out)
 
     def statement(self, text: str, **tables: LocalTable) -> LocalTable:
@@ -142,15 +132,14 @@ class LocalEngine:
         out = self._new_folder()
         ordered = f" ORDER BY {', '.join(order)}" if order else ""
         if not by:
-            _map(lambda rows: None, f"{table.sql}{ordered}", step, schema, _part(out, 0), self._folder)
+            _map(f"{table.sql}{ordered}", step, schema, _part(out, 0), self._folder)
             return _of_files(self, out)
         parts = [
             f"SELECT * FROM ({table.sql}) WHERE hash({', '.join(by)}) % {self._processes} = {number}{ordered}"
             for number in range(self._processes)
         ]
-        ((rows,),) = self.rows(LocalTable(self, f"SELECT count(*) FROM ({table.sql})"))
         dealt = [(part, step, schema, _part(out, number), self._folder) for number, part in enumerate(parts)]
-        self._each(_map, dealt, rows)
+        self._each(_map, dealt)
         return _of_files(self, out)
 
     def held(self, table: LocalTable) -> LocalTable:
@@ -200,15 +189,14 @@ class LocalEngine:
         folder.mkdir()
         return folder
 
-    def _each(self, work: Callable[..., None], arguments: Sequence[tuple[Any, ...]], total: int) -> None:
-        """Runs `work` for each item of `arguments` in a process of its own. total: the sum of their work."""
-        self._total = max(1, total)
+    def _each(self, work: Callable[..., None], arguments: Sequence[tuple[Any, ...]]) -> None:
+        """Runs `work` for each item of `arguments` in a process of its own."""
         try:
             if self._pool is None:
                 (only,) = arguments
-                work(partial(_add_progress, self._shared, 1), *only)
+                work(*only)
                 return
-            futures = [self._pool.submit(_in_process, number, work, *task) for number, task in enumerate(arguments, 1)]
+            futures = [self._pool.submit(work, *task) for task in arguments]
             # Python's (3.11) executor watches the process that a call has started from the next call on.
             self._pool.submit(int)
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
@@ -218,8 +206,6 @@ class LocalEngine:
             raise ProcessDied(
                 "a process of the report was ended from outside, perhaps for lack of memory: use --engine spark"
             ) from error
-        finally:
-            self._shared[1:] = [0] * self._processes
 
 
 def _of_files(engine: LocalEngine, folder: Path) -> LocalTable:
@@ -255,47 +241,31 @@ def _cores() -> int:
 
 # --- in the processes -------------------------------------------------------------------------------------------------
 
-_shared_here: Any = None
 
-
-def _start(shared: Any) -> None:
+def _start(alive: Connection) -> None:
     """Prepares a process. Only the engine's own process decides what an interrupt from the terminal does."""
-    global _shared_here  # noqa: PLW0603 — shared memory is only inherited
-    _shared_here = shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_engine, args=(alive,), daemon=True).start()
 
 
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
+def _end_with_engine(alive: Connection) -> None:
+    """Ends this process when the engine is closed, or its process has died."""
+    with suppress(EOFError):
+        alive.recv()
     os._exit(1)
 
 
-def _in_process(number: int, work: Callable[..., None], *arguments: Any) -> None:
-    work(partial(_add_progress, _shared_here, number), *arguments)
-
-
-def _add_progress(shared: Any, number: int, taken: int) -> None:
-    if shared[0]:
-        raise Stopped
-    shared[number] += taken
-
-
-def _read(advance: Advance, pieces: list[FileRange], options: TraceReaderOptions, out: Path) -> None:
+def _read(pieces: list[FileRange], options: TraceReaderOptions, out: Path) -> None:
     from pyarrow.parquet import ParquetWriter
 
     from segstore.pipeline.trace.batches import arrow_schema, read_rows
 
-    counted = options._replace(storage=_Counting(options.storage.options, advance))
     with ParquetWriter(out, arrow_schema(options.given), compression="zstd") as into:
-        for batch in read_rows(pieces, counted, options.given):
+        for batch in read_rows(pieces, options, options.given):
             into.write_batch(batch)
 
 
 def _map(
-    advance: Advance,
     sql: str,
     step: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]],
     schema: pa.Schema,
@@ -307,44 +277,5 @@ def _map(
     with _connect(folder, 1) as database, ParquetWriter(out, schema, compression="zstd") as into:
         rows = database.sql(sql)
         at_once = _PACKED_AT_ONCE if rows.types[-1] == "BLOB" else _ROWS_AT_ONCE
-        for batch in step(_counted(rows.to_arrow_reader(at_once), advance)):
+        for batch in step(rows.to_arrow_reader(at_once)):
             into.write_batch(batch)
-
-
-def _counted(batches: Iterable[pa.RecordBatch], advance: Advance) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        advance(batch.num_rows)
-        yield batch
-
-
-class _Counting(Storage):
-    """A storage that counts the bytes that are read from its files."""
-
-    def __init__(self, options: Mapping[str, Any], advance: Advance) -> None:
-        super().__init__(options)
-        self._add_progress = advance
-
-    def open(self, path: str) -> File:
-        return _CountedFile(super().open(path), self._add_progress)
-
-
-class _CountedFile:
-    def __init__(self, file: File, advance: Advance) -> None:
-        self._file = file
-        self._add_progress = advance
-        self.remote = file.remote
-
-    @property
-    def size(self) -> int:
-        return self._file.size
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        data = self._file.read_at(offset, length)
-        self._add_progress(len(data))
-        return data
-
-    def __enter__(self) -> _CountedFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.__exit__()

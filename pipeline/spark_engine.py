@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -34,20 +33,6 @@ class SparkEngine:
     @property
     def about(self) -> str:
         return f"Spark {self._spark.version}, {self._spark.conf.get('spark.master')}"
-
-    def done(self) -> float:
-        """Returns the fraction of the tasks of running jobs that have ended."""
-        try:
-            tracker = self._spark.sparkContext.statusTracker()
-            jobs = [
-                job for identifier in tracker.getActiveJobsIds() if (job := tracker.getJobInfo(identifier)) is not None
-            ]
-            ids = [stage for job in jobs for stage in job.stageIds]
-            stages = [stage for identifier in ids if (stage := tracker.getStageInfo(identifier)) is not None]
-        except (Py4JError, OSError):  # Spark has died, which its running work reports
-            return 0.0
-        tasks = sum(stage.numTasks for stage in stages)
-        return sum(stage.numCompletedTasks for stage in stages) / tasks if tasks else 0.0
 
     def read(self, files: Sequence[str], columns: Sequence[str], **options: str) -> DataFrame:
         reader = self._spark.read.format("segstore.trace").option("columns", ",".join(columns)).options(**options)

@@ -6,7 +6,9 @@ uvloop has no wheels for Windows, and asyncio's loop there delivers no signals: 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import signal
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -35,3 +37,18 @@ def on_signal(number: signal.Signals, callback: Callable[..., object], *args: An
         loop.add_signal_handler(number, callback, *args)
     except NotImplementedError:  # Windows
         signal.signal(number, lambda _number, _frame: loop.call_soon_threadsafe(callback, *args))
+
+
+async def in_a_thread(function: Callable[..., T], *given: Any) -> T:
+    """Runs a blocking function in a daemon thread, which does not keep the process alive."""
+    done: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+    def run() -> None:
+        if done.set_running_or_notify_cancel():
+            try:
+                done.set_result(function(*given))
+            except BaseException as error:  # noqa: BLE001 — raised to the waiter
+                done.set_exception(error)
+
+    threading.Thread(target=run, name="segstore calls", daemon=True).start()
+    return await asyncio.wrap_future(done)

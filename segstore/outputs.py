@@ -16,7 +16,7 @@ import sys
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -26,11 +26,11 @@ _MOST_QUEUED_BYTES: Final = 64 * 1024 * 1024
 _DRAIN_S: Final = 1.0
 
 
-class _Output(io.RawIOBase):
+class _Output(io.FileIO):
     """Standard output or error, written by a thread. lossy: whether it drops unwritable data, and never fails."""
 
     def __init__(self, number: int, name: str, *, lossy: bool) -> None:
-        self._number = number
+        super().__init__(number, "w", closefd=False)
         self._name = name
         self._lossy = lossy
         self._queue: deque[bytes] = deque()
@@ -39,15 +39,6 @@ class _Output(io.RawIOBase):
         self._failure: OSError | None = None
         self._changed = threading.Condition()
         threading.Thread(target=self._write_queued, name=f"segstore writes {name}", daemon=True).start()
-
-    def fileno(self) -> int:
-        return self._number
-
-    def isatty(self) -> bool:
-        return os.isatty(self._number)
-
-    def writable(self) -> bool:
-        return True
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Queues a piece whole, however long, if less than the bound is queued."""
@@ -81,9 +72,9 @@ class _Output(io.RawIOBase):
             try:
                 while piece:
                     try:
-                        piece = piece[os.write(self._number, piece) :]
+                        piece = piece[os.write(self.fileno(), piece) :]
                     except BlockingIOError:  # another process has made the shared descriptor non-blocking
-                        select.select((), (self._number,), ())
+                        select.select((), (self.fileno(),), ())
             except OSError as error:
                 error.filename = self._name
                 self._failure = error
@@ -107,7 +98,7 @@ def never_wait() -> None:
         except (AttributeError, io.UnsupportedOperation):  # that of a test
             continue
         stream.flush()
-        output: Any = _Output(number, "standard output" if number == 1 else "standard error", lossy=number == 2)
+        output = _Output(number, "standard output" if number == 1 else "standard error", lossy=number == 2)
         text = io.TextIOWrapper(output, stream.encoding, stream.errors, line_buffering=number == 2)
         setattr(sys, name, text)
         atexit.register(_end, text)

@@ -547,21 +547,10 @@ def _find(request: pytest.FixtureRequest, file: str | Path) -> Path:
             if path.is_file():
                 return path
     text = f"there is no trace {str(file)!r} in {', '.join(map(str, folders))}"
-    failed = f"{file}.failed.jsonl".replace(".jsonl.failed.", ".failed.")
-    for folder in folders:
-        if Path(folder, failed).is_file():
-            text += f"; {failed} is there, the recording of a test that failed: record it once more when it passes"
-            pytest.fail(f"{text}, or ask for {failed!r}", pytrace=False)
     traces = chain.from_iterable(Path(folder).glob(f"*{suffix}") for folder in folders for suffix in _SUFFIXES)
     names = {trace.stem for trace in traces}
     near = difflib.get_close_matches(Path(file).stem, sorted(names), 1)
     pytest.fail(f"{text}{f' ({near[0]}?)' if near else ''}; the setting segstore_traces names folders", pytrace=False)
-
-
-def _address(uri: str) -> tuple[str, int]:
-    from segstore.wire.endpoint import Endpoint
-
-    return Endpoint.parse(uri)
 
 
 def _has_calls(path: Path) -> bool:
@@ -581,6 +570,9 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
     complete=True, an unused request is an error, too. With missing="pass" and no `upstream`, other requests are
     forwarded to `segstore_server`, and if the trace has controller calls, other calls to its controller.
     """
+    from segstore.wire.endpoint import Endpoint
+    from segstore.wire.printable import first_of
+
     started: list[tuple[Path, testing.RunningTrace, bool, bool]] = []
 
     def start(
@@ -601,7 +593,7 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
             server = request.getfixturevalue("segstore_server")
             options["upstream"] = server.address
             if "upstream_controller" not in options and _has_calls(path):
-                options["upstream_controller"] = _address(server.controller_uri)
+                options["upstream_controller"] = Endpoint.parse(server.controller_uri)
         check = not passes if check is None else check
         announce = segstore_hosts.terminal, f"{request.node.nodeid}: {path.name}"
         running = segstore_hosts.get(process).replay(path, announce=announce if check or passes else None, **options)
@@ -611,8 +603,6 @@ def segstore_trace(segstore_hosts: _Hosts, request: pytest.FixtureRequest) -> It
             end = stack.enter_context(_ending(request.node))
             running.when_failed(lambda reason: end(f"{path.name}: {reason}"))
         return running
-
-    from segstore.wire.printable import first_of
 
     with ExitStack() as stack:
         yield start

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TextIO, TypedDict, Unpack
 
@@ -23,8 +24,8 @@ from segstore import __version__, loops
 from segstore.cli.serving import (
     allow_many_connections,
     collect_rarely,
+    flushed,
     keep_freed_memory,
-    keep_writing,
     pointers,
     print_announcement,
     stopped_by_signal,
@@ -115,8 +116,7 @@ class Tap(TapServer):
         super().__init__(settings_of(TapSettings, options, Tap.__init__.__kwdefaults__ or ()), faults=rules)
         self._record_tokens = record_tokens
         self._record_values = dict(record_values or {})
-        self._recording: Recording | None = None
-        self._ticking: asyncio.Task[None] | None = None
+        self._recording = AsyncExitStack()
         self._listens = False
 
     # --- where it is ------------------------------------------------------------------------------------------------
@@ -153,9 +153,9 @@ class Tap(TapServer):
         """As `TapServer.start`, after creating the recording. Raises FileExistsError."""
         if self._record is not None:
             metadata = Metadata(WIRE_VERSION, f"segstore {__version__} tap", self._record_values or {})
-            self._recording = Recording(self._record, metadata, record_tokens=self._record_tokens)
-            self.record(self._recording.recorder)
-            self._ticking = asyncio.create_task(keep_writing(self._recording.recorder), name="segstore tap records")
+            recording = Recording(self._record, metadata, record_tokens=self._record_tokens)
+            self.record(recording.recorder)
+            await self._recording.enter_async_context(flushed(recording, lambda: self._listens))
         await super().start()
         self._listens = True
 
@@ -164,16 +164,7 @@ class Tap(TapServer):
         try:
             await super().stop(drain_s=drain_s)
         finally:
-            await self._close_recording()
-
-    async def _close_recording(self) -> None:
-        recording, self._recording = self._recording, None
-        if recording is None:
-            return
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.gather(self._ticking, return_exceptions=True)
-        recording.close(keep_empty=self._listens)  # if it never listened, the next attempt needs the name
+            await self._recording.aclose()
 
 
 def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:
@@ -191,7 +182,9 @@ async def _run(tap: Tap, form: str, out: TextIO) -> None:
     async with tap:
         collect_rarely()
         keep_freed_memory()
-        print_announcement(form, tap.address, tap.controller_address, http=tap.http_address, out=out)
+        print_announcement(
+            form, out, segment_store=tap.address, controller=tap.controller_address, http=tap.http_address
+        )
         async with asyncio.TaskGroup() as tasks:
             probing = tasks.create_task(_probe(tap, form), name="segstore tap probes")
             await stop.wait()

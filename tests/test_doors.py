@@ -27,7 +27,7 @@ from segstore.testing import (
     StartTap,
     StartTrace,
 )
-from segstore.testing.on_the_loop import Served
+from segstore.testing.on_the_loop import start_cluster
 from tests.looped import looped
 
 DOORS: list[Callable[..., Any]] = [
@@ -108,7 +108,7 @@ def test_options_are_the_keywords_of_their_function(options: Any, function: Any,
 def test_options_of_a_server_are_those_of_a_cluster_with_users_and_a_recording() -> None:
     named = {
         name: each.kind
-        for function in (MockCluster, Served.start)
+        for function in (MockCluster, start_cluster)
         for name, each in inspect.signature(function).parameters.items()
         if each.kind is not inspect.Parameter.VAR_KEYWORD and name != "host"
     }

@@ -1,9 +1,5 @@
 """`segstore trace report` on the command line, as far as it goes without Spark."""
 
-import io
-import re
-import sys
-import time
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -13,7 +9,6 @@ from click.testing import CliRunner
 from segstore.cli.commands import main
 from segstore.cli.traces import report as report_cli
 from segstore.pipeline import session
-from segstore.pipeline.report import STEPS
 from segstore.wire.extras import pip_command
 from tests.looped import looped
 
@@ -78,36 +73,3 @@ def test_traces_that_are_too_large_for_one_machine_are_analysed_on_spark(
     monkeypatch.setattr(session, "session", MagicMock(side_effect=session.SparkMissing("Java", "Spark was asked for")))
     found = CliRunner().invoke(main, ["trace", "report", str(trace), "-o", str(tmp_path / "out")])
     assert found.stderr == "segstore: Spark was asked for\n"
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-    def shows(self, *texts: str) -> None:
-        """Waits until it shows the last text, and all of them have been shown."""
-        while texts[-1] not in self.getvalue():
-            time.sleep(0.01)
-        assert all(text in self.getvalue() for text in texts)
-
-
-def test_a_bar_moves_within_the_steps_and_never_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal, engine = Terminal(), MagicMock()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(report_cli, "_LOOK_S", 0.001)
-    engine.done.return_value = 0.5
-    first, second, *_, last = STEPS
-    with report_cli._Progress() as progress:
-        terminal.shows("0%", "starting")
-        progress.engine = engine
-        progress.step(first)
-        terminal.shows(first, f"{STEPS[first] // 2}%")
-        engine.done.return_value = 0.2
-        progress.step(second)
-        terminal.shows(second, f"{STEPS[first] + STEPS[second] // 5}%")
-        engine.done.return_value = 0.0
-        progress.step(last)
-        terminal.shows(last, f"{100 - STEPS[last]}%")
-    terminal.shows("100%")
-    shown = [int(each) for each in re.findall(r"(\d+)%", terminal.getvalue())]
-    assert shown == sorted(shown)

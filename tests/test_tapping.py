@@ -190,7 +190,7 @@ async def test_a_disk_that_takes_no_more_ends_the_recording_and_not_the_connecti
     async with MockSegmentStore(long_poll_s=0.05) as mock:
         tap = store_before(mock, record=tmp_path / "run.wtrace")
         await tap.start()
-        tap._recording.recorder.failure = OSError(28, "No space left on device", "run.wtrace")
+        tap.recorder.failure = OSError(28, "No space left on device", "run.wtrace")
         assert len(await writes(tap.host, tap.port)) > 5
         with pytest.raises(OSError, match="No space left"):
             await tap.stop()

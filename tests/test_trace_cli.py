@@ -345,13 +345,8 @@ def test_a_page_of_two_runs_shows_the_differences_that_diff_prints(tmp_path: Pat
     assert fields() == {"offset"}
     assert fields("--ignore", "offset") == set()
     assert "writer_id" in fields("--exact")
-    for options, said in (
-        (("--exact",), "--exact goes with --against"),
-        (("--ignore", "data"), "--ignore goes with --against"),
-        (("--against", str(paths[1]), "--exact", "--ignore", "data"), "either --exact or --ignore"),
-        (("--against", str(paths[1]), "--ignore", "segmnet"), "no command or call has a field 'segmnet' (segment?)"),
-    ):
-        assert said in run("view", paths[0], "-o", page, *options, status=2).stderr
+    refused = run("view", paths[0], "-o", page, "--against", paths[1], "--ignore", "segmnet", status=2)
+    assert "no command or call has a field 'segmnet' (segment?)" in refused.stderr
 
 
 def test_diff_finds_no_difference_between_two_runs_of_one_program(tmp_path: Path) -> None:

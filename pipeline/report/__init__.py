@@ -4,14 +4,14 @@ from typing import Final
 
 __all__ = ["STEPS"]
 
-STEPS: Final = {
-    "reading the traces": 28,
-    "requests and replies": 16,
-    "broken rules": 48,
-    "latencies": 1,
-    "pooling": 3,
-    "writers": 1,
-    "replay plan": 2,
-    "the page": 1,
-}
-"""Steps for a progress bar, in order, and the share of the time that each takes, in percent."""
+STEPS: Final = (
+    "reading the traces",
+    "requests and replies",
+    "broken rules",
+    "latencies",
+    "pooling",
+    "writers",
+    "replay plan",
+    "the page",
+)
+"""The steps of a report, in order."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from segstore import __version__
-from segstore.cli.terminal import PORT, Refusal, complete_command, echo, echo_raw, error_text, log_plainly
+from segstore.cli.terminal import PORT, Refusal, echo, error_text, log_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -61,10 +61,7 @@ class _OneSentence(click.Group):
             self._load(cmd_name)
         elif cmd_name not in self.commands:
             self.load_all()  # for the suggestion of a similar name
-        command = super().get_command(ctx, cmd_name)
-        if command is not None:
-            complete_command(command)
-        return command
+        return super().get_command(ctx, cmd_name)
 
     def load_all(self) -> None:
         """Imports the modules of all commands, which are then in `commands`."""
@@ -76,15 +73,16 @@ class _OneSentence(click.Group):
             module = import_module(f"segstore.cli.{_MODULES[name]}")
             self.add_command(getattr(module, name))
 
-    def main(self, *args: Any, **extra: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
         run: Any = super().main
         if not extra.pop("standalone_mode", True):
-            return run(*args, standalone_mode=False, **extra)
+            return run(args, *rest, standalone_mode=False, **extra)
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):  # escapes characters that the terminal cannot show
                 stream.reconfigure(errors="backslashreplace")
         log_plainly()
-        complete_command(self)
+        for argument in sys.argv[1:] if args is None else args:
+            _check_utf8(argument)
         if "SEGSTORE_CODEC" in os.environ:
             try:
                 _codec_backend()
@@ -92,7 +90,7 @@ class _OneSentence(click.Group):
                 click.echo(f"segstore: {error}", err=True)  # `echo` needs the codec
                 sys.exit(2)
         try:
-            status = run(*args, standalone_mode=False, **extra)
+            status = run(args, *rest, standalone_mode=False, **extra)
             sys.stdout.flush()
         except click.UsageError as error:
             if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -113,6 +111,14 @@ class _OneSentence(click.Group):
                 sys.exit(1)
             _fail(f"segstore: {error_text(error)}", 1)
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _check_utf8(argument: str) -> None:
+    """Refuses an argument that is not UTF-8; Python reads other bytes as surrogates."""
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        _fail(f"segstore: the argument {os.fsencode(argument)!r} is not UTF-8", 2)
 
 
 def _flush_or_drop() -> None:
@@ -261,7 +267,7 @@ def encode(source: Any, form: Form) -> int:
                     frame = encode_command(from_line(line))
                 except WireError as error:
                     raise click.ClickException(f"{_name(source)}: line {number}: {error}") from error
-                echo_raw(to_text(frame, form))
+                click.echo(to_text(frame, form), nl=False)
                 written += 1
     except UnicodeDecodeError as error:
         raise click.ClickException(f"{_name(source)}: not UTF-8 at byte {error.start}") from error
@@ -279,7 +285,7 @@ def dissector(port: int) -> None:
     """
     from segstore.wire.inspect import dissector as source
 
-    echo_raw(source(port=port))
+    click.echo(source(port=port), nl=False)
 
 
 @main.command(short_help="Check every byte of a data directory.")

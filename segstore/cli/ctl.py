@@ -19,7 +19,16 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import click
 
 from segstore.cli.api import URL, Api, completed, pass_api, quoted, read_token
-from segstore.cli.terminal import EXISTING_FILE, INPUT_FILE, Finite, Listing, NewPath, echo, let_options_follow
+from segstore.cli.terminal import (
+    EXISTING_FILE,
+    INPUT_FILE,
+    Finite,
+    Listing,
+    NewPath,
+    echo,
+    let_options_follow,
+    scoped_name,
+)
 
 if TYPE_CHECKING:
     from segstore.server.faults import FaultSettings
@@ -55,21 +64,9 @@ def ctl(context: click.Context, url: str, token_file: Path | None, as_json: bool
 # --- names in paths ---------------------------------------------------------------------------------------------------
 
 
-class _Name(click.ParamType[str]):
-    """A name, as a part of a path: NAME or SCOPE, or, if `kind` is given, SCOPE/NAME of this kind."""
-
-    name = "name"
-
-    def __init__(self, kind: str = "") -> None:
-        self.kind = kind
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not self.kind:
-            return quoted(value)
-        scope, _, name = value.partition("/")
-        if not (scope and name) or "/" in name:
-            self.fail(f"{value!r} is not SCOPE/NAME", param, ctx)
-        return f"{quoted(scope)}/{quoted(name)}"
+def _scoped(text: str) -> str:
+    """SCOPE/NAME as two parts of a path."""
+    return "/".join(map(quoted, scoped_name(text)))
 
 
 def _names(listed: str) -> Callable[[Api, str], list[str]]:
@@ -100,7 +97,9 @@ def _argument(part: str, listed: str) -> click.Argument:
     kind = name if name in ("stream", "group", "table") else ""
     complete = None if name == "segment" else completed(_names(listed) if name == "name" else _names_in(kind))
     metavar = f"SCOPE/{kind.upper()}" if kind else name.upper() if required else f"[{name.upper()}]"
-    return click.Argument([name], type=_Name(kind), required=required, metavar=metavar, shell_complete=complete)
+    return click.Argument(
+        [name], type=_scoped if kind else quoted, required=required, metavar=metavar, shell_complete=complete
+    )
 
 
 # --- commands that are one request ------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from click.core import ParameterSource
 
 from segstore.cli.terminal import EXISTING_FILE, echo
 
@@ -76,19 +75,13 @@ def serve(config: Path | None, **options: Any) -> int:
     and SEGSTORE_ADMIN_PORT. Options take precedence over variables, and variables over the file.
     """
     from segstore.cli import serving
-    from segstore.cli.settings import BadSetting, misspelt, read_settings
+    from segstore.cli.settings import BadSetting, read_settings
     from segstore.server.coordination import CoordinationError
     from segstore.server.durable import DataError
     from segstore.server.faults import FaultFileError
 
     context = click.get_current_context()
-    chosen = {
-        name: value
-        for name, value in options.items()
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-    for name, near in misspelt(os.environ):
-        echo(f"{context.command_path}: the variable {name} is ignored; did you mean {near}?", err=True)
+    chosen = {name: value for name, value in options.items() if value is not None}
     try:
         settings = read_settings(chosen, os.environ, config, max_memory=serving.machine_bytes() // 2)
         if "auth_key" in chosen:

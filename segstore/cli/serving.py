@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from segstore import __version__, loops
 from segstore.cli.settings import ServeSettings
@@ -32,9 +32,12 @@ from segstore.server.config import read_text
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultFileError, Faults
 from segstore.server.net import address_text
-from segstore.server.recording import TraceRecorder, together
+from segstore.server.recording import together
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Metadata
+
+if TYPE_CHECKING:
+    from segstore.traces import Recording
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +55,7 @@ _LEAST_DESCRIPTORS = 64
 _CGROUP = Path("/sys/fs/cgroup")
 _UNKNOWN_MACHINE_BYTES = 4 << 30
 """Memory assumed where the system does not report it."""
+_PARTS = ("segment_store", "controller", "admin", "http", "rest")
 _HTTP = ("http", "rest")
 
 
@@ -76,19 +80,9 @@ def announcement(addresses: dict[str, Endpoint | None], form: str) -> str:
     return f"segstore listens: {listening}"
 
 
-def print_announcement(
-    form: str,
-    segment_store: Endpoint | None,
-    controller: Endpoint | None,
-    admin: Endpoint | None = None,
-    http: Endpoint | None = None,
-    rest: Endpoint | None = None,
-    out: TextIO | None = None,
-) -> None:
-    """Prints the announcement of the parts that listen, by default on standard output. Raises OSError."""
-    out = out or sys.stdout
-    addresses = {"segment_store": segment_store, "controller": controller, "admin": admin, "http": http, "rest": rest}
-    out.write(announcement(addresses, form) + "\n")
+def print_announcement(form: str, out: TextIO, **listening: Endpoint | None) -> None:
+    """Prints the announcement of the parts that listen, by the names in `_PARTS`. Raises OSError."""
+    out.write(announcement(dict.fromkeys(_PARTS) | listening, form) + "\n")
     drain(out)
 
 
@@ -154,19 +148,31 @@ def _cluster(settings: ServeSettings) -> ClusterNode:
     return Cluster(cluster, authority=authority, faults=faults)
 
 
-async def keep_writing(recorder: TraceRecorder) -> None:
-    """Flushes a recorder periodically until cancelled."""
-    while True:
-        await asyncio.sleep(_TICK_S)
-        recorder.tick()
+@contextlib.asynccontextmanager
+async def flushed(recording: Recording, listens: Callable[[], bool]) -> AsyncIterator[None]:
+    """Flushes a recording periodically, and closes it. If it is empty and no port listened, its file is removed, as the
+    next attempt needs its name.
+    """
+
+    async def flush() -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            recording.recorder.tick()
+
+    task = asyncio.create_task(flush(), name="segstore recording")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        recording.close(keep_empty=listens())
 
 
 @contextlib.asynccontextmanager
 async def _recording(settings: ServeSettings, cluster: ClusterNode, listens: asyncio.Event) -> AsyncIterator[None]:
     """Records the traffic of the stores, if configured, until the last connection has ended.
 
-    listens: set once all ports listen. If it was never set and no client connected, the file is removed, as the next
-    attempt needs its name.
+    listens: set once all ports listen.
     """
     if settings.record is None:
         yield
@@ -185,13 +191,8 @@ async def _recording(settings: ServeSettings, cluster: ClusterNode, listens: asy
     both = together(cluster.stores[0].hub.recorder, recording.recorder)
     for store in cluster.stores:
         store.hub.recorder = both
-    task = asyncio.create_task(keep_writing(recording.recorder), name="segstore recording")
-    try:
+    async with flushed(recording, listens.is_set):
         yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        recording.close(keep_empty=listens.is_set())
 
 
 def collect_rarely() -> None:
@@ -258,10 +259,15 @@ async def _serve(settings: ServeSettings) -> None:
         listens.set()
         collect_rarely()
         keep_freed_memory()
-        admin = cluster.stores[0].admin_address
-        out = sys.stderr if settings.record == Path("-") else sys.stdout
-        parts = (cluster.address, cluster.controller_address, admin, cluster.http_address, cluster.rest_address)
-        print_announcement(settings.announce, *parts, out=out)
+        print_announcement(
+            settings.announce,
+            sys.stderr if settings.record == Path("-") else sys.stdout,
+            segment_store=cluster.address,
+            controller=cluster.controller_address,
+            admin=cluster.stores[0].admin_address,
+            http=cluster.http_address,
+            rest=cluster.rest_address,
+        )
         if settings.announce == "text" and (controller := address_text(cluster.controller_address)):
             tls, passwords = settings.cluster.store.tls is not None, settings.password_file is not None
             data = settings.cluster.data
@@ -273,21 +279,12 @@ async def _serve(settings: ServeSettings) -> None:
             most = f"{limit / (1 << 20):.0f} MiB"
             sys.stderr.write(f"Memory for {what}: at most {most} (--max-memory); requests for more are refused.\n")
         sys.stderr.flush()
-        await _ended(stop, cluster.failure)
+        assert cluster.failure is not None, "it has started"
+        cluster.failure.add_done_callback(lambda _: stop.set())
+        await stop.wait()
+        if cluster.failure.done():
+            raise StoreFailed(cluster.failure.result())
         log.info("draining %d connections", sum(len(store.hub.connections) for store in cluster.stores))
-
-
-async def _ended(stop: asyncio.Event, failure: asyncio.Future[str] | None) -> None:
-    """Returns on a signal. Raises StoreFailed if the process cannot continue."""
-    waiting = asyncio.create_task(stop.wait(), name="segstore until asked to stop")
-    either: list[asyncio.Future[Any]] = [waiting] if failure is None else [waiting, failure]
-    try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()
-        await asyncio.gather(waiting, return_exceptions=True)
-    if failure is not None and failure.done():
-        raise StoreFailed(failure.result())
 
 
 def allow_many_connections() -> None:

@@ -19,12 +19,6 @@ def _file(help_text: str) -> dict[str, Any]:
     return {"type": EXISTING_FILE, "metavar": "FILE", "help": help_text}
 
 
-def _kept_bytes() -> int:
-    from segstore.server.traffic import KEPT_BYTES
-
-    return KEPT_BYTES
-
-
 @click.command()
 @click.option("--controller", metavar="URI", help="Controller to proxy, tcp://HOST:PORT or tls://HOST:PORT.")
 @click.option("--store", metavar="HOST:PORT", help=_STORE)
@@ -58,7 +52,6 @@ def _kept_bytes() -> int:
     "--history-bytes",
     metavar="BYTES",
     type=click.IntRange(0),
-    default=_kept_bytes,
     show_default="16 MiB",
     help="With an HTTP port: bytes of the latest traffic to keep in memory; 0 for none.",
 )
@@ -94,7 +87,7 @@ def tap(**options: Any) -> int:
 
     context = click.get_current_context()
     try:
-        run_tap(**options)
+        run_tap(**{name: value for name, value in options.items() if value is not None})
     except FaultFileError as error:
         raise click.ClickException(str(error)) from error
     except ValidationError as error:

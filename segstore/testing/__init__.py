@@ -1,5 +1,6 @@
 """Segment stores for tests: in the test's loop, in a thread, in a process."""
 
+from segstore.loops import in_a_thread
 from segstore.testing.fixtures import Explore, StartServer, StartTap, StartTrace
 from segstore.testing.hosts import InAnotherProcess
 from segstore.testing.servers import (
@@ -16,7 +17,6 @@ from segstore.testing.servers import (
     ServerThread,
     Waits,
     WouldBlock,
-    in_a_thread,
 )
 
 __all__ = [

@@ -1,6 +1,7 @@
-"""The operations of `segstore.testing.servers` that run on the server's loop, in either process.
+"""The servers of `segstore.testing.servers`, and the operations on them that run on their loop, in either process.
 
-Each takes the server as its first argument, so it can be sent to another process by name; results can be sent back.
+Operations take the server as their first argument, so they can be sent to another process by name; results can be sent
+back.
 """
 
 from __future__ import annotations
@@ -9,27 +10,25 @@ import copy
 import gc
 import os
 import time
-from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from segstore import __version__
 from segstore.server.cluster import MockCluster
 from segstore.server.config import names_there, settings_of
 from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority
-from segstore.server.faults import Decision, FaultSettings, Seen, StageName, line_of
+from segstore.server.faults import FaultSettings, Seen, StageName, line_of
 from segstore.server.node import WithSnapshots
 from segstore.server.recording import together
 from segstore.server.replay import Problem, TraceServer, of_clients
 from segstore.server.store import NoSuchSegment, NotOwner, SegmentStore
 from segstore.testing.hosts import ThreadHost
-from segstore.traces import STANDARD_OUTPUT, Recording, TraceFile, check_suffix
+from segstore.traces import Recording, TraceFile
 from segstore.wire import WIRE_VERSION
 from segstore.wire.blocks import split_events
 from segstore.wire.names import container_of, is_index
@@ -42,117 +41,35 @@ if TYPE_CHECKING:
 
 __tracebackhide__ = True  # pytest shows the caller's line and the failure, not the frames between
 
-T = TypeVar("T")
-
 _MOST_LINES: Final = 20
 """Maximum number of lines in a part of a report."""
 _LONGEST: Final = 300
 _LET_GO: Final = "this server was stopped, and its stores released their segments: read them before stop()"
 
 
-class Watched(ABC):
-    """A server that records requests and has faults: a cluster or a tap."""
+class Served(MockCluster):
+    """A cluster of a test, whose controller is started when it is needed, and its recording."""
 
-    observed: MockCluster | Tap
-
-    @abstractmethod
-    def cut(self) -> int: ...
-
-    @abstractmethod
-    def connections(self) -> Iterable[str]:
-        """The open connections, one per line, in the order in which they were opened."""
-
-    def report(self) -> str:
-        return report_of(self.observed, self.connections())
-
-    def requests(self, match: str, stage: StageName) -> list[Seen]:
-        return [copy.copy(request) for request in self.observed.requests(match, stage)]
-
-    def mark(self) -> int:
-        return self.observed.mark()
-
-    async def wait_for(self, match: str, count: int, stage: StageName, timeout_s: float, since: int) -> Seen:
-        seen = await self.observed.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
-        return copy.copy(seen)
-
-    def faults(self, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Calls a method of the faults, such as `add` or `toxics.clear`."""
-        return attrgetter(name)(self.observed.faults)(*given, **named)
-
-    def rules(self) -> list[str]:
-        return list(self.observed.faults.rules)
-
-    def decisions(self) -> list[Decision]:
-        return list(self.observed.faults.decisions)
-
-    def round_trip_ms(self) -> float | Mapping[int, float]:
-        return self.observed.faults.round_trip_ms
-
-    def set_round_trip_ms(self, round_trip_ms: float | Mapping[int, float]) -> None:
-        self.observed.faults.round_trip_ms = round_trip_ms
-
-    def seed(self) -> int:
-        return self.observed.faults.seed
-
-    def set_seed(self, seed: int) -> None:
-        self.observed.faults.seed = settings_of(FaultSettings, {"seed": seed}).seed
-
-
-class Served(Watched):
-    """A cluster served for a test, and its recorder. Made by `start`."""
-
-    def __init__(self, host: ThreadHost, cluster: MockCluster, recording: Recording | None) -> None:
-        self.observed = self.cluster = cluster
-        self._host = host
-        self._recording = recording
+    def __init__(self, thread: ThreadHost, /, stores: int, **settings: Any) -> None:
+        super().__init__(stores, **settings)
+        self._thread = thread
+        self._recording: Recording | None = None
         self._stopped = False
 
-    @classmethod
-    async def start(
-        cls,
-        host: ThreadHost,
-        /,
-        *,
-        stores: int = 1,
-        controller: ControllerConfig | Mapping[str, Any] | None = None,
-        users: Iterable[str] | None = None,
-        faults: FaultSettings | Path | str | None = None,
-        record: Path | str | None = None,
-        record_tokens: bool = False,
-        record_values: Mapping[str, str] | None = None,
-        **settings: Any,
-    ) -> Served:
-        """As `segstore.testing.servers.ServerThread.serve`."""
-        accounts = None if users is None else Accounts(users, strict=True)
-        settings.setdefault("authority", Authority(accounts, settings.get("auth_key"), now_s=time.time))
-        if isinstance(controller, Mapping):
-            controller = settings_of(ControllerConfig, controller)
-        cluster = MockCluster(stores, controller=controller, faults=faults, **settings)
-        recording = None
-        if record is not None:
-            recording = Recording(
-                STANDARD_OUTPUT if str(record) == "-" else check_suffix(record),
-                Metadata(WIRE_VERSION, f"segstore {__version__} test", dict(record_values or {})),
-                record_tokens=record_tokens,
-            )
-            both = together(cluster.stores[0].hub.recorder, recording.recorder)
-            for store in cluster.stores:
-                store.hub.recorder = both
-        try:
-            await cluster.start(with_controller=False)
-        except BaseException:
-            if recording is not None:
-                recording.close()
-            raise
-        return cls(host, cluster, recording)
+    def record(self, recording: Recording) -> None:
+        """Records the traffic of the stores from their start; the cluster closes the recording."""
+        self._recording = recording
+        both = together(self.stores[0].hub.recorder, recording.recorder)
+        for store in self.stores:
+            store.hub.recorder = both
 
-    async def stop(self) -> None:
+    async def stop(self, *, drain_s: float = 1.0) -> None:
         """Closes all connections and the recording. Raises OSError if it could not be written. May be called twice."""
         if self._stopped:
             return
         self._stopped = True
         try:
-            await self.cluster.stop()
+            await super().stop(drain_s=drain_s)
         finally:
             if self._recording is not None:
                 self._recording.close()
@@ -160,50 +77,38 @@ class Served(Watched):
     # --- where it is ------------------------------------------------------------------------------------------------
 
     def addresses(self) -> list[tuple[str, int]]:
-        return [store.address for store in self.cluster.stores if store.address is not None]
+        return [store.address for store in self.stores if store.address is not None]
 
     def admin_port(self) -> int:
-        address = self.cluster.stores[0].admin_address
+        address = self.stores[0].admin_address
         if address is None:
             raise RuntimeError("no admin port is served: give admin_port=0")
         return address[1]
 
-    async def http_url(self) -> str:
-        """Starts the controller, if it does not run: the control API creates and lists streams."""
-        if not self._stopped:
-            await self.controller_uri()
-        return self.cluster.http_url
+    async def uri(self, name: str) -> str:
+        """The controller's address, or the address of an API that asks it."""
+        await self.start_controller()
+        uri: str = getattr(self, name)
+        return uri
 
-    async def rest_url(self) -> str:
-        """Starts the controller, if it does not run."""
-        await self.controller_uri()
-        return self.cluster.rest_url
-
-    async def controller_uri(self) -> str:
+    async def start_controller(self) -> None:
         """Starts the controller, if it does not run. Raises RuntimeError if it never ran and the stores are stopped."""
-        if self._stopped and self.cluster.controller_address is None:
+        if self._stopped and self.controller_address is None:
             raise RuntimeError("this server was stopped, and its controller had not been started")
         if not self._stopped:
-            await _hold_grpc(self._host)
-            await self.cluster.start_controller()
-        return self.cluster.controller_uri
+            await _hold_grpc(self._thread)
+            await super().start_controller()
 
     async def contents(self, method: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Calls a method of the cluster. Starts the controller, if it does not run; a snapshot needs none."""
         if not hasattr(WithSnapshots, method):
-            await self.controller_uri()
-        return await getattr(self.cluster, method)(*given, **named)
+            await self.start_controller()
+        return await getattr(self, method)(*given, **named)
 
     # --- what it holds ----------------------------------------------------------------------------------------------
 
-    def call(self, function: Callable[[MockCluster], T]) -> T:
-        return function(self.cluster)
-
-    async def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]]) -> T:
-        return await function(self.cluster)
-
     def segments(self, with_indexes: bool) -> list[str]:
-        containers = [container for store in self.cluster.stores for container in store.store.containers.values()]
+        containers = [container for store in self.stores for container in store.store.containers.values()]
         if self._stopped and not containers:
             raise RuntimeError(_LET_GO)
         names = (name for container in containers for name in container.segments)
@@ -219,36 +124,34 @@ class Served(Watched):
             raise
         return store.segment(segment).read_bytes(info.start_offset, info.length - info.start_offset)
 
-    async def events(self, name: str) -> list[bytes]:
+    async def events(self, stream: str) -> list[bytes]:
         """The events of a segment, or of a stream if there is no such segment. Raises NoSuchSegment, ValueError."""
-        if name.count("/") == 1 and name not in self.segments(with_indexes=False):
-            events: list[bytes] = await self.contents("events", (name,), {})
-            return events
-        return self._events(name)
-
-    def _events(self, segment: str) -> list[bytes]:
-        data = self.read(segment)
-        events: list[bytes] = []
+        if stream.count("/") == 1 and stream not in self.segments(with_indexes=False):
+            await self.start_controller()
+            return await super().events(stream)
+        data, events = self.read(stream), list[bytes]()
         end = split_events(data, 0, len(data), 0, lambda event, *_: event, None, events)
         if end < len(data):
-            raise ValueError(f"{segment} holds no event at byte {end} of the {len(data)} that it has")
+            raise ValueError(f"{stream} holds no event at byte {end} of the {len(data)} that it has")
         return events
 
     def cut(self) -> int:
-        connections = [connection for store in self.cluster.stores for connection in store.hub.connections]
+        connections = [connection for store in self.stores for connection in store.hub.connections]
         for connection in connections:
             connection.abort()
         return len(connections)
 
-    def connections(self) -> Iterable[str]:
-        found = ((connection, store.number) for store in self.cluster.stores for connection in store.hub.connections)
-        for each, store in sorted(found, key=lambda one: one[0].number or 0):
-            where = f"connection {each.number or ''} from {each.session.peer} to store {store}"
-            yield f"{where}: {each.bytes_in} bytes in, {each.bytes_out} bytes out"
+    def report(self) -> str:
+        pairs = ((connection, store.number) for store in self.stores for connection in store.hub.connections)
+        lines = []
+        for connection, store in sorted(pairs, key=lambda pair: pair[0].number or 0):
+            where = f"connection {connection.number or ''} from {connection.session.peer} to store {store}"
+            lines.append(f"{where}: {connection.bytes_in} bytes in, {connection.bytes_out} bytes out")
+        return _report(self, lines)
 
     def _owner(self, segment: str) -> SegmentStore:
-        container = container_of(segment, self.cluster.settings.store.containers)
-        for store in self.cluster.stores:
+        container = container_of(segment, self.settings.store.containers)
+        for store in self.stores:
             if container in store.store.containers:
                 return store.store
         if self._stopped:
@@ -256,45 +159,86 @@ class Served(Watched):
         raise NotOwner(segment, container=container)
 
 
-class ServedTap(Watched):
-    """A tap for a test. Made by `start`."""
+async def start_cluster(
+    host: ThreadHost,
+    /,
+    *,
+    stores: int = 1,
+    controller: ControllerConfig | Mapping[str, Any] | None = None,
+    users: Iterable[str] | None = None,
+    record: Path | str | None = None,
+    record_tokens: bool = False,
+    record_values: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Served:
+    """As `segstore.testing.servers.Servers.serve`."""
+    accounts = None if users is None else Accounts(users, strict=True)
+    settings.setdefault("authority", Authority(accounts, settings.get("auth_key"), now_s=time.time))
+    if isinstance(controller, Mapping):
+        controller = settings_of(ControllerConfig, controller)
+    cluster = Served(host, stores, controller=controller, **settings)
+    if record is not None:
+        cluster.record(
+            Recording(
+                Path(record),
+                Metadata(WIRE_VERSION, f"segstore {__version__} test", dict(record_values or {})),
+                record_tokens=record_tokens,
+            )
+        )
+    await cluster.start(with_controller=False)
+    return cluster
 
-    def __init__(self, tap: Tap) -> None:
-        self.observed = self.tap = tap
 
-    @classmethod
-    async def start(cls, host: ThreadHost, /, controller: str | None, store: str | None, **options: Any) -> ServedTap:
-        """As `segstore.testing.servers.ServerThread.tap`."""
-        if controller is not None:
-            await _hold_grpc(host)
-        from segstore.tap import Tap  # imports the client
+async def start_tap(host: ThreadHost, /, controller: str | None, store: str | None, **options: Any) -> Tap:
+    """As `segstore.testing.servers.Servers.tap`."""
+    if controller is not None:
+        await _hold_grpc(host)
+    from segstore.tap import Tap  # imports the client
 
-        tap = Tap(controller, store, **options)
-        await tap.start()
-        return cls(tap)
+    tap = Tap(controller, store, **options)
+    await tap.start()
+    return tap
 
-    async def stop(self) -> None:
-        """Stops the tap. Raises OSError if the recording could not be written. May be called twice."""
-        await self.tap.stop(drain_s=1.0)
 
-    async def addresses(self) -> list[tuple[str, int]]:
-        """Asks the controller if the tap knows of no store yet."""
-        if not self.tap.addresses:
-            await self.tap.ask_for_store()
-        return [(host, port) for host, port in self.tap.addresses.values()]
+async def addresses_of_tap(tap: Tap) -> list[tuple[str, int]]:
+    """Asks the controller if the tap knows of no store yet."""
+    if not tap.addresses:
+        await tap.ask_for_store()
+    return [(host, port) for host, port in tap.addresses.values()]
 
-    def controller_uri(self) -> str:
-        return self.tap.controller_uri
 
-    def http_url(self) -> str:
-        return self.tap.http_url
+def report_of_tap(tap: Tap) -> str:
+    links = sorted(tap.links, key=lambda link: link.number or 0)
+    return _report(tap, [f"connection {link.number or ''} from {link.peer}" for link in links])
 
-    def cut(self) -> int:
-        return self.tap.cut()
 
-    def connections(self) -> Iterable[str]:
-        links = sorted(self.tap.links, key=lambda link: link.number or 0)
-        return [f"connection {link.number or ''} from {link.peer}" for link in links]
+# --- requests and faults of a cluster or a tap; results belong to the caller ------------------------------------------
+
+
+def listed(server: object, path: str) -> list[Any]:
+    """A copy of a list, or the keys of a mapping, that is an attribute of a server."""
+    return list(attrgetter(path)(server))
+
+
+def requests(server: WithFaults, match: str, stage: StageName) -> list[Seen]:
+    return [copy.copy(request) for request in server.requests(match, stage)]
+
+
+async def wait_for(server: WithFaults, match: str, count: int, stage: StageName, timeout_s: float, since: int) -> Seen:
+    return copy.copy(await server.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since))
+
+
+def faults(server: WithFaults, name: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Calls a method of the faults, such as `add` or `toxics.clear`."""
+    return attrgetter(name)(server.faults)(*given, **named)
+
+
+def set_round_trip_ms(server: WithFaults, round_trip_ms: float | Mapping[int, float]) -> None:
+    server.faults.round_trip_ms = round_trip_ms
+
+
+def set_seed(server: WithFaults, seed: int) -> None:
+    server.faults.seed = settings_of(FaultSettings, {"seed": seed}).seed
 
 
 async def _hold_grpc(host: ThreadHost) -> None:
@@ -326,93 +270,62 @@ class _Announcement:
                 os.write(self._descriptor, f"\n{self._title}: {problem}\n".encode(errors="replace"))
 
 
-class ServedTrace:
-    """A trace server of a test. Made by `start`."""
+class ServedTrace(TraceServer):
+    """A trace server of a test, whose controller is started when it is needed."""
 
-    def __init__(self, host: ThreadHost, server: TraceServer, records: list[Record]) -> None:
-        self.server = server
-        self._host = host
-        self._records = records
-        self._controller = ""
-
-    @classmethod
-    async def start(
-        cls, host: ThreadHost, /, *, trace: Path | Iterable[Record], announce: tuple[int, str] | None, **options: Any
-    ) -> ServedTrace:
-        """trace: a file, or its records. announce: a file descriptor to which the first problem is written when it
-        happens, and its title. Raises OSError, TraceError, also for a damaged file.
-        """
-        if announce is not None:
-            options["tell"] = _Announcement(*announce, only_refusals=options.get("missing") == "pass")
-        if isinstance(trace, Path):
-            with TraceFile(trace) as opened:
-                records = list(opened.records())
-            if opened.damages:
-                raise TraceError(f"{trace}: {opened.damages[0]}")
-            trace = records
-        records = list(trace)
+    def __init__(self, thread: ThreadHost, records: list[Record], /, **options: Any) -> None:
         # A recorded controller's requests are left out; the controller here sends none to the store.
-        self = cls(host, TraceServer(of_clients(records), **options), records)
-        await self.server.start()
-        return self
-
-    async def stop(self) -> None:
-        await self.server.stop()
+        super().__init__(of_clients(records), **options)
+        self._thread = thread
+        self._records = records
+        self._controller_uri = ""
 
     async def controller_uri(self) -> str:
         """Starts the controller, if it does not run."""
-        if not self._controller:
-            await _hold_grpc(self._host)
-            self._controller = str(await self.server.start_controller(self._records))
-        return self._controller
+        if not self._controller_uri:
+            await _hold_grpc(self._thread)
+            self._controller_uri = str(await self.start_controller(self._records))
+        return self._controller_uri
 
-    def address(self) -> tuple[str, int]:
-        return self.server.host, self.server.port
 
-    def report(self) -> str:
-        return report_of_trace(self.server)
+async def start_trace(
+    host: ThreadHost, /, *, trace: Path | Iterable[Record], announce: tuple[int, str] | None, **options: Any
+) -> ServedTrace:
+    """Starts a server that answers from a trace, which is a file or its records.
 
-    def failure(self) -> str:
-        return self.server.failure
-
-    async def wait_failed(self) -> str:
-        return await self.server.wait_failed()
-
-    def problems(self) -> list[Problem]:
-        return list(self.server.problems)
-
-    def unused(self) -> Counter[str]:
-        return self.server.unused()
-
-    def missed(self, most: int) -> list[str]:
-        return self.server.missed(most)
+    announce: a file descriptor to which the first problem is written when it happens, and its title. Raises OSError,
+    TraceError, also for a damaged file.
+    """
+    if announce is not None:
+        options["tell"] = _Announcement(*announce, only_refusals=options.get("missing") == "pass")
+    if isinstance(trace, Path):
+        with TraceFile(trace) as opened:
+            records = list(opened.records())
+        if opened.damages:
+            raise TraceError(f"{trace}: {opened.damages[0]}")
+        trace = records
+    server = ServedTrace(host, list(trace), **options)
+    await server.start()
+    return server
 
 
 # --- reports of failed tests: the state of a server as text -----------------------------------------------------------
 
 
-def report_of(server: WithFaults, connections: Iterable[str]) -> str:
+def _report(server: WithFaults, connections: Sequence[str]) -> str:
     """The report about stores or a tap. Controller calls are among the requests. connections: one per line."""
-    return _text([*_watched(server), _part("open connections", list(connections))])
+    return _text([*_watched(server), _part("open connections", connections)])
 
 
 def report_of_trace(server: TraceServer) -> str:
     """The report about a trace that answers clients."""
-    requests = [str(request) for request in server.recent]
+    parts = [_part("requests", list(map(str, server.recent)), server.requests)]
+    if left_out := server.left_out_calls:
+        parts.append(_part("records of controller calls left out", list(map(str, left_out))))
     problems = list(map(str, server.problems[-_MOST_LINES:]))
-    left_out = list(map(str, server.left_out_calls[-_MOST_LINES:]))
-    return _text(
-        [
-            _part("requests", requests, server.requests),
-            *(
-                [_part("records of controller calls left out", left_out, len(server.left_out_calls))]
-                if left_out
-                else ()
-            ),
-            _part("problems", problems, len(server.problems)),
-            _part("open connections", [f"connection {number}" for number in server.open_connections]),
-        ]
-    )
+    parts.append(_part("problems", problems, len(server.problems)))
+    parts.append(_part("open connections", [f"connection {number}" for number in server.open_connections]))
+    return _text(parts)
 
 
 def _watched(server: WithFaults) -> Iterator[tuple[str, Sequence[str]]]:

@@ -22,13 +22,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import wraps
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
@@ -51,8 +50,9 @@ from segstore.server.faults import (
 )
 from segstore.server.replay import Problem, TraceOptions
 from segstore.server.toxics import Toxics
+from segstore.testing import on_the_loop
 from segstore.testing.hosts import PATIENCE_S, Host, ProcessHost, ThreadHost
-from segstore.testing.on_the_loop import Served, ServedTap, ServedTrace, Watched
+from segstore.testing.on_the_loop import Served, ServedTrace
 from segstore.wire.trace import Record
 
 if TYPE_CHECKING:
@@ -107,21 +107,6 @@ class WouldBlock(RuntimeError):
         raise cls(call, instead)
 
 
-async def in_a_thread(function: Callable[..., T], *given: Any) -> T:
-    """Runs a blocking function in a daemon thread, which does not keep the process alive."""
-    done: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-    def run() -> None:
-        if done.set_running_or_notify_cancel():
-            try:
-                done.set_result(function(*given))
-            except BaseException as error:  # noqa: BLE001 — raised to the waiter
-                done.set_exception(error)
-
-    threading.Thread(target=run, name="segstore client", daemon=True).start()
-    return await asyncio.wrap_future(done)
-
-
 class Servers(Host):
     """A host of servers: `ServerThread` or `ServerProcess`."""
 
@@ -133,7 +118,8 @@ class Servers(Host):
         it contains delegation tokens. Other settings are as in `MockCluster`. With `auth_key` the controller issues
         tokens that the stores accept. Raises ValueError for an invalid or unknown setting, FaultFileError, OSError.
         """
-        return RunningServer(self, self.create(Served.start, **settings), watched=settings.get("watched", True))
+        key = self.create(on_the_loop.start_cluster, **settings)
+        return RunningServer(self, key, watched=settings.get("watched", True))
 
     def replay(
         self,
@@ -151,7 +137,7 @@ class Servers(Host):
         if unknown := [name for name in options if name not in TraceOptions.__annotations__]:
             raise ValueError(f"{unknown[0]}: {unknown_name('option', unknown[0], TraceOptions.__annotations__)}")
         opened = Path(trace) if isinstance(trace, str | Path) else list(trace)
-        key = self.create(ServedTrace.start, trace=opened, announce=announce, **options)
+        key = self.create(on_the_loop.start_trace, trace=opened, announce=announce, **options)
         return RunningTrace(self, key)
 
     def tap(self, controller: str | None = None, store: str | None = None, **options: Unpack[TapOptions]) -> RunningTap:
@@ -159,7 +145,7 @@ class Servers(Host):
 
         Raises ValueError for invalid options, FaultFileError, OSError.
         """
-        key = self.create(ServedTap.start, controller=controller, store=store, **options)
+        key = self.create(on_the_loop.start_tap, controller=controller, store=store, **options)
         return RunningTap(self, key, watched=options.get("watched", True))
 
 
@@ -173,6 +159,8 @@ class ServerProcess(ProcessHost, Servers):
 
 class _Hosted(ABC):
     """A server in a thread or a process of its own."""
+
+    _stop = methodcaller("stop")
 
     def __init__(self, host: Servers, key: int) -> None:
         self._host = host
@@ -216,7 +204,7 @@ class _Hosted(ABC):
         Raises FaultFunctionError if a function of a fault rule has failed.
         """
         try:
-            self._do(methodcaller("stop"))
+            self._do(self._stop)
         finally:
             if not self._stopped:
                 self._stopped = True
@@ -256,9 +244,6 @@ class Running(_Hosted):
             raise LookupError("the tap knows of no store: its controller names none without credentials")
         return addresses[0]
 
-    def report(self) -> str:
-        return self._do(Watched.report)
-
     def cut(self) -> int:
         """Breaks all connections at once, as a failing network does; returns their number."""
         number: int = self._do(methodcaller("cut"))
@@ -268,11 +253,12 @@ class Running(_Hosted):
 
     def requests(self, match: str = "", stage: StageName = "received") -> list[Seen]:
         """The requests that match a filter and have reached a stage, oldest first. Raises FilterError."""
-        return self._do(Watched.requests, match, stage)
+        return self._do(on_the_loop.requests, match, stage)
 
     def mark(self) -> int:
         """The number of the last request: `wait_for(since=…)` counts later ones."""
-        return self._do(Watched.mark)
+        number: int = self._do(methodcaller("mark"))
+        return number
 
     def wait_for(
         self, match: str = "", *, count: int = 1, stage: StageName = "applied", timeout_s: float = 5.0, since: int = 0
@@ -285,7 +271,7 @@ class Running(_Hosted):
         WouldBlock.check("wait_for", "server.aio.wait_for(…)")
         check_wait(count, timeout_s, since)
         given = match, count, stage, timeout_s, since
-        return self._do(Watched.wait_for, *given, timeout_s=timeout_s + PATIENCE_S)
+        return self._do(on_the_loop.wait_for, *given, timeout_s=timeout_s + PATIENCE_S)
 
 
 def _there(
@@ -301,6 +287,10 @@ def _there(
         return result
 
     return call
+
+
+def _call(cluster: MockCluster, function: Callable[[MockCluster], T]) -> T:
+    return function(cluster)
 
 
 class RunningServer(Running):
@@ -329,17 +319,20 @@ class RunningServer(Running):
     @property
     def rest_url(self) -> str:
         """http://host:port of the controller's REST API, if the setting `rest_port` is given, such as 0."""
-        return self._do(Served.rest_url)
+        return self._do(Served.uri, "rest_url")
 
     @property
     def http_url(self) -> str:
         """http://host:port of the control API, if the setting `http_port` is given, such as 0."""
-        return self._do(Served.http_url)
+        return self._do(Served.uri, "http_url")
 
     @property
     def controller_uri(self) -> str:
         """host:port of the controller, which the first access starts. Raises RuntimeError if it comes after `stop`."""
-        return self._do(Served.controller_uri)
+        return self._do(Served.uri, "controller_uri")
+
+    def report(self) -> str:
+        return self._do(Served.report)
 
     snapshot = _there(MockCluster.snapshot)
     restore = _there(MockCluster.restore)
@@ -352,13 +345,13 @@ class RunningServer(Running):
 
         length = server.call(lambda cluster: cluster.stores[0].store.segment_info(name).length)
         """
-        result: T = self._do(Served.call, function)
+        result: T = self._do(_call, function)
         return result
 
     def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]], timeout_s: float = PATIENCE_S) -> T:
         """Runs a coroutine function where the server is; returns its result. Raises TimeoutError."""
         WouldBlock.check("run", "server.aio.run(…)")
-        result: T = self._do(Served.run, function, timeout_s=timeout_s)
+        result: T = self._do(_call, function, timeout_s=timeout_s)
         return result
 
     def segments(self, *, with_indexes: bool = False) -> list[str]:
@@ -405,6 +398,8 @@ class RunningServer(Running):
 class RunningTap(Running):
     """A tap before a Pravega. Made by `Servers.tap`. Attributes: as of `Running`, and aio: waits for coroutines."""
 
+    _stop = methodcaller("stop", drain_s=1.0)
+
     def __init__(self, host: Servers, key: int, *, watched: bool = True) -> None:
         super().__init__(host, key, watched=watched)
         self.aio = Waits(self)
@@ -412,17 +407,22 @@ class RunningTap(Running):
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Host and port of the tap's port for each store that it knows of."""
-        return self._do(ServedTap.addresses)
+        return self._do(on_the_loop.addresses_of_tap)
 
     @property
     def controller_uri(self) -> str:
         """host:port of the controller, through the tap."""
-        return self._do(ServedTap.controller_uri)
+        uri: str = self._do(attrgetter("controller_uri"))
+        return uri
 
     @property
     def http_url(self) -> str:
         """http://host:port of the control API, if the option `http_port` is given, such as 0."""
-        return self._do(ServedTap.http_url)
+        url: str = self._do(attrgetter("http_url"))
+        return url
+
+    def report(self) -> str:
+        return self._do(on_the_loop.report_of_tap)
 
 
 class Waits:
@@ -436,12 +436,12 @@ class Waits:
     ) -> Seen:
         """As `Running.wait_for`."""
         self._server._check_runs()
-        return await self._await(Watched.wait_for, match, count, stage, timeout_s, since)
+        return await self._await(on_the_loop.wait_for, match, count, stage, timeout_s, since)
 
     async def wait_held(self, name: str, count: int = 1, timeout_s: float = 5.0) -> None:
         """As `RunningFaults.wait_held`."""
         self._server._check_runs()
-        await self._await(Watched.faults, "wait_held", (name, count, timeout_s), {})
+        await self._await(on_the_loop.faults, "wait_held", (name, count, timeout_s), {})
 
     async def _await(self, function: Callable[..., Coroutine[Any, Any, T]], *given: Any) -> T:
         result: T = await asyncio.wrap_future(self._server._host.submit(function, self._server._key, *given))
@@ -453,7 +453,7 @@ class AsyncView(Waits):
 
     async def run(self, function: Callable[[MockCluster], Coroutine[Any, Any, T]]) -> T:
         """As `RunningServer.run`."""
-        result: T = await self._await(Served.run, function)
+        result: T = await self._await(_call, function)
         return result
 
 
@@ -470,7 +470,7 @@ def _of_faults(
     def call(self: RunningFaults | RunningToxics, /, *given: P.args, **named: P.kwargs) -> T:
         if not when_stopped:
             self._server._check_runs()
-        result: T = self._server._do(Watched.faults, name, given, named)
+        result: T = self._server._do(on_the_loop.faults, name, given, named)
         return result
 
     return call
@@ -501,37 +501,39 @@ class RunningFaults:
         WouldBlock.check("wait_held", "server.aio.wait_held(…)")
         check_wait(count, timeout_s)
         given = name, count, timeout_s
-        self._server._do(Watched.faults, "wait_held", given, {}, timeout_s=timeout_s + PATIENCE_S)
+        self._server._do(on_the_loop.faults, "wait_held", given, {}, timeout_s=timeout_s + PATIENCE_S)
 
     @property
     def rules(self) -> list[str]:
         """The names of the rules."""
-        return self._server._do(Watched.rules)
+        return self._server._do(on_the_loop.listed, "faults.rules")
 
     @property
     def decisions(self) -> list[Decision]:
         """The decisions of the rules, in order."""
-        return self._server._do(Watched.decisions)
+        return self._server._do(on_the_loop.listed, "faults.decisions")
 
     @property
     def round_trip_ms(self) -> float | Mapping[int, float]:
         """The minimum delay of every reply: one number, or one for each store by its number."""
-        return self._server._do(Watched.round_trip_ms)
+        round_trip_ms: float | Mapping[int, float] = self._server._do(attrgetter("faults.round_trip_ms"))
+        return round_trip_ms
 
     @round_trip_ms.setter
     def round_trip_ms(self, round_trip_ms: float | Mapping[int, float]) -> None:
         self._server._check_runs()
-        self._server._do(Watched.set_round_trip_ms, round_trip_ms)
+        self._server._do(on_the_loop.set_round_trip_ms, round_trip_ms)
 
     @property
     def seed(self) -> int:
         """The seed of all random choices. Setting it raises ValueError for a value that is invalid in a fault file."""
-        return self._server._do(Watched.seed)
+        seed: int = self._server._do(attrgetter("faults.seed"))
+        return seed
 
     @seed.setter
     def seed(self, seed: int) -> None:
         self._server._check_runs()
-        self._server._do(Watched.set_seed, seed)
+        self._server._do(on_the_loop.set_seed, seed)
 
 
 class RunningToxics:
@@ -552,7 +554,7 @@ class RunningTrace(_Hosted):
 
     def __init__(self, host: Servers, key: int) -> None:
         super().__init__(host, key)
-        self._address = self._do(ServedTrace.address)
+        self._address: tuple[str, int] = self._do(attrgetter("host", "port"))
 
     @property
     def address(self) -> tuple[str, int]:
@@ -569,19 +571,20 @@ class RunningTrace(_Hosted):
     @property
     def problems(self) -> list[Problem]:
         """The requests that the trace did not answer, oldest first."""
-        return self._do(ServedTrace.problems)
+        return self._do(on_the_loop.listed, "problems")
 
     def unused(self) -> Counter[str]:
         """The requests and calls of the trace that no client has made so far, counted by command and method."""
         return self._do(ServedTrace.unused)
 
     def report(self) -> str:
-        return self._do(ServedTrace.report)
+        return self._do(on_the_loop.report_of_trace)
 
     @property
     def failure(self) -> str:
         """Why the server has failed (`TraceServer`); "" if it has not."""
-        return self._do(ServedTrace.failure)
+        failure: str = self._do(attrgetter("failure"))
+        return failure
 
     def when_failed(self, tell: Callable[[str], object]) -> None:
         """Calls a function, in a thread of the host, with the reason when the server has failed (`TraceServer`)."""

@@ -128,11 +128,11 @@ class TraceFile:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def records(self, advance: Callable[[int], None] | None = None) -> Iterator[Record]:
-        """Yields all records in order. advance: called with the number of bytes processed. Raises UnreadableTrace."""
+    def records(self) -> Iterator[Record]:
+        """Yields all records in order. Raises UnreadableTrace."""
         if self.form == "packets":
             return self._named(self._packets())
-        return self._named(self._fixture(advance) if self.form == "fixture" else self._capture(advance))
+        return self._named(self._fixture() if self.form == "fixture" else self._capture())
 
     def _named(self, records: Iterator[Record]) -> Iterator[Record]:
         try:
@@ -147,14 +147,12 @@ class TraceFile:
         self.metadata = Metadata(WIRE_VERSION)
         yield from read_capture(LocalFile(self._file), str(self.path), self.damages)
 
-    def _fixture(self, advance: Callable[[int], None] | None) -> Iterator[Record]:
+    def _fixture(self) -> Iterator[Record]:
         def lines() -> Iterator[str]:
             for number, line in enumerate(iter(lambda: self._file.readline(LONGEST_LINE + 1), b""), 1):
                 text = decode_line(line, number)
                 if self._is_pipe:
                     self.size += len(line)
-                if advance is not None:
-                    advance(len(line))
                 yield text
 
         for item in read_lines(lines()):
@@ -163,12 +161,10 @@ class TraceFile:
             else:
                 yield item
 
-    def _capture(self, advance: Callable[[int], None] | None) -> Iterator[Record]:
+    def _capture(self) -> Iterator[Record]:
         with self._mapped() as buffer:
             for block in read_blocks(buffer):
                 yield from self._records(block)
-                if advance is not None:
-                    advance(block.size)
 
     def _records(self, block: Block | Damage) -> Iterable[Record]:
         if isinstance(block, Damage):

@@ -18,11 +18,11 @@ from segstore.wire.history import RULES
 from segstore.wire.trace import CONTROLLER, VARYING_FIELDS, Translation, differences
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from segstore.wire.history import Verdicts
-    from segstore.wire.trace import Damage, Difference, Record
+    from segstore.wire.trace import Damage, Difference
 
 SHARE: Final = 0.32
 """Of the size of a trace, what its sections may take in base64."""
@@ -46,20 +46,18 @@ def write_page(
     *,
     ignore: frozenset[str] = VARYING_FIELDS,
     exact: bool = False,
-    advance: Callable[[int], None] | None = None,
 ) -> WrittenPage:
     """Writes the page of traces, replacing an existing file.
 
     against: a trace that the only source is compared with, as two runs of one program. ignore: fields that may differ.
-    exact: whether ids and KeepAlives are compared too, and no field is ignored. advance: called with the number
-    of bytes of a trace that were read, which is three times.
+    exact: whether ids and KeepAlives are compared too, and no field is ignored.
 
     Raises UnreadableTrace and OSError; an existing file is then unchanged.
     """
     packed: list[Sections] = []
     damages: list[tuple[Path, Damage]] = []
     for source in sources if against is None else (*sources, against):
-        sections, source_damages = _packed(source, advance)
+        sections, source_damages = _packed(source)
         packed.append(sections)
         damages += ((source, damage) for damage in source_damages)
     compared = None if against is None else _compared(sources[0], against, None if exact else Translation(ignore))
@@ -86,9 +84,9 @@ def _section(name: str, packed: bytes) -> str:
     return f'<script type="text/plain" id="{name}">{base64.b64encode(packed).decode()}</script>\n'
 
 
-def _packed(path: Path, advance: Callable[[int], None] | None) -> tuple[Sections, list[Damage]]:
+def _packed(path: Path) -> tuple[Sections, list[Damage]]:
     with TraceFile(path) as first, TraceFile(path) as opened, TraceFile(path) as again:
-        broken = _broken(judged(first.records(advance), first.damages))
+        broken = _broken(judged(first.records(), first.damages))
         readings = iter((opened, again))
 
         def describe() -> dict[str, Any]:
@@ -96,11 +94,8 @@ def _packed(path: Path, advance: Callable[[int], None] | None) -> tuple[Sections
             named = {"file": path.name, "form": opened.form, "bytes": opened.size, "recorder": facts.recorder}
             return {**named, "broken": broken}
 
-        def read() -> Iterator[Record]:
-            return next(readings).records(advance)
-
         most = max(int(opened.size * SHARE * 3 / 4), LEAST_BYTES)
-        return pack(read, opened.damages, most, describe), opened.damages
+        return pack(lambda: next(readings).records(), opened.damages, most, describe), opened.damages
 
 
 def _broken(verdicts: Verdicts) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """The command schema and the filter language as JSON values, for the page's script.
 
-The script explains bytes from the same intermediate form as the codec, so a new command needs nothing here. A field
-type that the script does not know is refused when the page is made.
+The script explains bytes from the same intermediate form as the codec, so a new command needs nothing here.
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Any
 
 from segstore.view.state import MOST_EXACT
@@ -42,46 +42,23 @@ def _command(cls: type[Command]) -> dict[str, Any]:
 
 
 def _node(node: low.SchemaNode) -> dict[str, Any]:
-    return {"name": node.name, **_form(node)}
-
-
-def _form(node: low.SchemaNode) -> dict[str, Any]:
-    match node:
-        case low.Fixed():
-            return {"is": "fixed", "format": node.format}
-        case low.Number():
-            members = {int(member): member.name for member in node.members}
-            return {"is": "number", "members": members, "unknown": node.unknown.name}
-        case low.Constant():
-            return {"is": "constant", "value": node.value}
-        case low.Text():
-            return {"is": "text"}
-        case low.Data():
-            return {"is": "data", "optional": node.optional, "negativeIsEmpty": node.negative_is_empty}
-        case low.Remainder():
-            return {"is": "rest"}
-        case low.ZeroRun():
-            return {"is": "zeros"}
-        case low.Sized():
-            format_, missing = node.trailer_format, _plain(node.missing)
-            return {"is": "sized", "trailer": node.trailer_name, "format": format_, "missing": missing}
-        case low.TailNode():
-            return {"is": "tail", "inner": _node(node.inner), "needs": node.needs, "default": _plain(node.default)}
-        case low.Structure():
-            return {"is": "structure", "nodes": [_node(inner) for inner in node.nodes]}
-        case low.Many():
-            element, negative = _node(node.element), node.negative_is_empty
-            return {"is": "many", "element": element, "smallest": node.smallest, "negativeIsEmpty": negative}
-        case low.Table():
-            columns = [_node(column) for column in node.columns]
-            return {"is": "table", "columns": columns, "smallest": node.smallest, "negativeIsEmpty": False}
-    raise TypeError(f"{node.name}: the page does not know how to read a {type(node).__name__}")
+    """A node as JSON: the name of its class, and its fields."""
+    return {"is": type(node).__name__, **{name: _plain(getattr(node, name)) for name in node.__struct_fields__}}
 
 
 def _plain(value: Any) -> Any:
-    """A default as JSON; numbers that JavaScript would round are texts."""
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value).hex()
-    if isinstance(value, int) and abs(value) > MOST_EXACT:
-        return str(value)
-    return value if isinstance(value, bool | int | str | None) else list(value)
+    """A field of a node as JSON; numbers that JavaScript would round are texts."""
+    match value:
+        case low.SchemaNode():
+            return _node(value)
+        case tuple():
+            return [_plain(part) for part in value]
+        case IntEnum():
+            return value.name
+        case type():  # the members of an enum; the script needs no other class
+            return {int(member): member.name for member in value} if issubclass(value, IntEnum) else None
+        case bytes() | bytearray() | memoryview():
+            return bytes(value).hex()
+        case int() if abs(value) > MOST_EXACT:
+            return str(value)
+    return value

@@ -142,32 +142,13 @@ def test_the_requests_of_a_trace_are_made_by_a_client_that_reconnects(trace: Pat
         (("--", "true"), 1, "made no request: it must use {controller}, {host} and {port}"),
         (("--prepare", "false", "--", "true"), 1, "segstore: the preparation: the client ended with status 1"),
         (("--prepare", "/no/such", "--", "true"), 1, "segstore: the preparation: '/no/such' cannot be started"),
-        (("--junit", "/no/such/junit.xml", "--", "true"), 2, "--junit: /no/such is no folder"),
+        (("--junit", "/no/such/junit.xml", "--", "true"), 2, "'--junit': /no/such is no folder"),
     ],
 )
 def test_what_cannot_be_explored_is_refused_in_a_sentence(arguments: tuple[str, ...], status: int, says: str) -> None:
     result = run(*arguments)
     assert (result.exit_code, len(result.output.splitlines())) == (status, 1), result.output
     assert says in result.output
-
-
-@looped(
-    ("options", "says"),
-    [
-        (("--page", "m.html"), "--page: m.runs, for its runs, is no folder"),
-        (("--page", "n", "--junit", "n"), "--junit: n is another output, too"),
-        (("--page", "n.html", "--write-baseline", "n.runs"), "--write-baseline: n.runs is another output, too"),
-        (("--page", "n.runs"), "--page: n.runs is another output, too"),
-        (("--junit", "x", "--write-baseline", "./x"), "--write-baseline: x is another output, too"),
-    ],
-)
-def test_outputs_that_clash_are_refused_before_the_runs(
-    options: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "m.runs").touch()
-    result = run(*options, "--", "/no/such/program")
-    assert (result.exit_code, says in result.output) == (2, True), result.output
 
 
 @looped("option", [("--tokens",), ("--stores", 3)])

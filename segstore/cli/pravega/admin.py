@@ -12,19 +12,17 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial, wraps
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import click
 
-from segstore.cli.pravega.cluster import NAME, STREAM, ClusterOptions, cluster_options, cut_of
-from segstore.cli.terminal import Listing, cell_text, echo, let_options_follow, print_table
+from segstore.cli.pravega.cluster import ClusterOptions, cluster_options, cut_of, part_name
+from segstore.cli.terminal import Listing, cell_text, echo, let_options_follow, print_table, scoped_name
 
 if TYPE_CHECKING:
     from segstore.cli.pravega.running import Interruption
     from segstore.client import Client, StreamConfig
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 Name = tuple[str, str]
 
@@ -82,26 +80,35 @@ class Admin:
             print_table(columns, rows)
 
 
-def _with_client(command: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., int]:
-    """Runs a command with an open client, and ends it at a signal."""
+def _command(
+    group: click.Group, name: str, *parameters: Callable[[Any], Any]
+) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], object]:
+    """Adds a command that runs with an open client, until a signal. parameters: its arguments and options."""
 
-    def start(admin: Admin, **arguments: Any) -> int:
-        from segstore.cli.pravega.running import run
+    def add(command: Callable[..., Coroutine[Any, Any, None]]) -> click.Command:
+        @wraps(command)
+        def start(admin: Admin, **arguments: Any) -> int:
+            from segstore.cli.pravega.running import run
 
-        async def work(client: Client, interruption: Interruption) -> None:
-            async with interruption.ends():
-                await command(admin, client, **arguments)
+            async def work(client: Client, interruption: Interruption) -> None:
+                async with interruption.ends():
+                    await command(admin, client, **arguments)
 
-        return run(admin.cluster, work)
+            return run(admin.cluster, work)
 
-    return click.make_pass_decorator(Admin)(wraps(command)(start))
+        callback: Any = click.make_pass_decorator(Admin)(start)
+        for parameter in reversed(parameters):
+            callback = parameter(callback)
+        return group.command(name)(callback)
+
+    return add
 
 
-_scope: Final = click.argument("scope", type=NAME)
-_any_scope: Final = click.argument("scope", type=NAME, required=False)
-_stream: Final = click.argument("stream", type=STREAM)
-_table: Final = click.argument("table", type=STREAM)
-_group: Final = click.argument("group", type=STREAM)
+_scope: Final = click.argument("scope", type=part_name)
+_any_scope: Final = click.argument("scope", type=part_name, required=False)
+_stream: Final = click.argument("stream", type=scoped_name)
+_table: Final = click.argument("table", type=scoped_name)
+_group: Final = click.argument("group", type=scoped_name)
 _identifier: Final = click.argument("identifier", metavar="ID", type=click.UUID)
 
 
@@ -131,24 +138,19 @@ def scopes() -> None:
     """List, create and delete scopes."""
 
 
-@scopes.command("list")
-@_with_client
+@_command(scopes, "list")
 async def list_scopes(admin: Admin, client: Client) -> None:
     """List the scopes."""
     await admin.names("scope", client.controller.list_scopes())
 
 
-@scopes.command("create")
-@_scope
-@_with_client
+@_command(scopes, "create", _scope)
 async def create_scope(admin: Admin, client: Client, scope: str) -> None:
     """Create a scope."""
     _must(await client.controller.create_scope(scope), f"scope {scope} exists")
 
 
-@scopes.command("delete")
-@_scope
-@_with_client
+@_command(scopes, "delete", _scope)
 async def delete_scope(admin: Admin, client: Client, scope: str) -> None:
     """Delete an empty scope."""
     _must(await client.controller.delete_scope(scope), f"there is no scope {scope}")
@@ -162,18 +164,13 @@ def streams() -> None:
     """List, show, create, update, scale, truncate, seal and delete streams."""
 
 
-@streams.command("list")
-@_any_scope
-@click.option("--tag", help="Only streams with this tag.")
-@_with_client
+@_command(streams, "list", _any_scope, click.option("--tag", help="Only streams with this tag."))
 async def list_streams(admin: Admin, client: Client, scope: str | None, tag: str | None) -> None:
     """List the streams of a scope, or of all."""
     await admin.list_in("stream", client, scope, partial(client.controller.list_streams, tag=tag))
 
 
-@streams.command("show")
-@_stream
-@_with_client
+@_command(streams, "show", _stream)
 async def show_stream(admin: Admin, client: Client, stream: Name) -> None:
     """Show a stream's configuration, its segments, and its head and tail as cuts."""
     from segstore.client import StreamCut
@@ -230,12 +227,6 @@ _CONFIG: Final = (
 )
 
 
-def _configured(command: F) -> F:
-    for option in reversed(_CONFIG):
-        command = option(command)
-    return command
-
-
 def _new(options: dict[str, Any]) -> StreamConfig:
     """The configuration of a new stream. Raises UsageError."""
     from segstore.client import StreamConfig
@@ -274,20 +265,14 @@ def _changed(config: StreamConfig, options: dict[str, Any]) -> StreamConfig:
     return replace(config, scaling=scaling, retention=retention, tags=options["tags"] or config.tags)
 
 
-@streams.command("create")
-@_stream
-@_configured
-@_with_client
+@_command(streams, "create", _stream, *_CONFIG)
 async def create_stream(admin: Admin, client: Client, stream: Name, **options: Any) -> None:
     """Create a stream."""
     config = _new(options)
     _must(await client.controller.create_stream(*stream, config), f"stream {'/'.join(stream)} exists")
 
 
-@streams.command("update")
-@_stream
-@_configured
-@_with_client
+@_command(streams, "update", _stream, *_CONFIG)
 async def update_stream(admin: Admin, client: Client, stream: Name, **options: Any) -> None:
     """Change the given parts of a stream's configuration. A fixed number of segments is restored if it was scaled."""
     _new(options)  # finds wrong options
@@ -295,10 +280,7 @@ async def update_stream(admin: Admin, client: Client, stream: Name, **options: A
     await client.controller.update_stream(*stream, _changed(config, options))
 
 
-@streams.command("scale")
-@_stream
-@click.argument("segments", type=click.IntRange(1, _MAX_SCALE))
-@_with_client
+@_command(streams, "scale", _stream, click.argument("segments", type=click.IntRange(1, _MAX_SCALE)))
 async def scale_stream(admin: Admin, client: Client, stream: Name, segments: int) -> None:
     """Replace a stream's segments by SEGMENTS new segments of equal size."""
     now = [segment.segment_id for segment in await client.controller.current_segments(*stream)]
@@ -306,10 +288,7 @@ async def scale_stream(admin: Admin, client: Client, stream: Name, segments: int
     await client.controller.scale(*stream, now, list(pairwise(bounds)), wait_ms=_SCALE_MS)
 
 
-@streams.command("truncate")
-@_stream
-@click.argument("cut", metavar="CUT|tail")
-@_with_client
+@_command(streams, "truncate", _stream, click.argument("cut", metavar="CUT|tail"))
 async def truncate_stream(admin: Admin, client: Client, stream: Name, cut: str) -> None:
     """Delete a stream's events before a cut, or all that it has now."""
     if cut == "tail":
@@ -320,18 +299,18 @@ async def truncate_stream(admin: Admin, client: Client, stream: Name, cut: str) 
     await client.controller.truncate_stream(*stream, place)
 
 
-@streams.command("seal")
-@_stream
-@_with_client
+@_command(streams, "seal", _stream)
 async def seal_stream(admin: Admin, client: Client, stream: Name) -> None:
     """Seal a stream: it can be read, but not written."""
     await client.controller.seal_stream(*stream)
 
 
-@streams.command("delete")
-@_stream
-@click.option("--seal", is_flag=True, help="Seal it first; only sealed streams can be deleted.")
-@_with_client
+@_command(
+    streams,
+    "delete",
+    _stream,
+    click.option("--seal", is_flag=True, help="Seal it first; only sealed streams can be deleted."),
+)
 async def delete_stream(admin: Admin, client: Client, stream: Name, seal: bool) -> None:
     """Delete a sealed stream and its events."""
     if seal:
@@ -350,9 +329,7 @@ def groups() -> None:
     """
 
 
-@groups.command("show")
-@_group
-@_with_client
+@_command(groups, "show", _group)
 async def show_group(admin: Admin, client: Client, group: Name) -> None:
     """Show a group's streams, its online readers, and its position and its end in each stream as a cut."""
     from segstore.client import StreamCut
@@ -366,19 +343,14 @@ async def show_group(admin: Admin, client: Client, group: Name) -> None:
         admin.show({"streams": await opened.streams(), "readers": readers} | named)
 
 
-@groups.command("offline")
-@_group
-@click.argument("reader")
-@_with_client
+@_command(groups, "offline", _group, click.argument("reader"))
 async def take_offline(admin: Admin, client: Client, group: Name, reader: str) -> None:
     """Put a failed reader of a group offline; other readers continue at its last recorded position."""
     async with client.reader_group(*group) as opened:
         _must(await opened.reader_offline(reader), f"no reader {reader} of {'/'.join(group)} is online")
 
 
-@groups.command("delete")
-@_group
-@_with_client
+@_command(groups, "delete", _group)
 async def delete_group(admin: Admin, client: Client, group: Name) -> None:
     """Delete a group, which ends its readers."""
     async with client.reader_group(*group) as opened:
@@ -393,33 +365,31 @@ def tables() -> None:
     """List, show, create and delete key-value tables."""
 
 
-@tables.command("list")
-@_any_scope
-@_with_client
+@_command(tables, "list", _any_scope)
 async def list_tables(admin: Admin, client: Client, scope: str | None) -> None:
     """List the key-value tables of a scope, or of all."""
     await admin.list_in("table", client, scope, client.controller.list_tables)
 
 
-@tables.command("show")
-@_table
-@_with_client
+@_command(tables, "show", _table)
 async def show_table(admin: Admin, client: Client, table: Name) -> None:
     """Show a table's configuration."""
     config = await client.controller.table_config(*table)
     admin.show({"table": "/".join(table)} | config.model_dump())
 
 
-@tables.command("create")
-@_table
-@click.option(
-    "--partitions", type=click.IntRange(1, _MAX_INT), default=1, show_default=True, help="Number of its segments."
+@_command(
+    tables,
+    "create",
+    _table,
+    click.option(
+        "--partitions", type=click.IntRange(1, _MAX_INT), default=1, show_default=True, help="Number of its segments."
+    ),
+    click.option("--key-bytes", type=click.IntRange(1, _MAX_KEY_BYTES), required=True, help="Length of primary keys."),
+    click.option(
+        "--secondary-key-bytes", type=click.IntRange(0, _MAX_KEY_BYTES), default=0, help="Length of secondary keys."
+    ),
 )
-@click.option("--key-bytes", type=click.IntRange(1, _MAX_KEY_BYTES), required=True, help="Length of primary keys.")
-@click.option(
-    "--secondary-key-bytes", type=click.IntRange(0, _MAX_KEY_BYTES), default=0, help="Length of secondary keys."
-)
-@_with_client
 async def create_table(
     admin: Admin, client: Client, table: Name, partitions: int, key_bytes: int, secondary_key_bytes: int
 ) -> None:
@@ -433,9 +403,7 @@ async def create_table(
     _must(await client.controller.create_table(*table, config), f"table {'/'.join(table)} exists")
 
 
-@tables.command("delete")
-@_table
-@_with_client
+@_command(tables, "delete", _table)
 async def delete_table(admin: Admin, client: Client, table: Name) -> None:
     """Delete a table and its entries."""
     _must(await client.controller.delete_table(*table), f"there is no table {'/'.join(table)}")
@@ -449,9 +417,7 @@ def transactions() -> None:
     """List ended transactions; show, commit and abort one by its id. Pravega does not list open transactions."""
 
 
-@transactions.command("list")
-@_stream
-@_with_client
+@_command(transactions, "list", _stream)
 async def list_transactions(admin: Admin, client: Client, stream: Name) -> None:
     """List the last transactions of a stream that ended."""
     completed = await client.controller.completed_transactions(*stream)
@@ -459,10 +425,7 @@ async def list_transactions(admin: Admin, client: Client, stream: Name) -> None:
     admin.table(("id", "status"), rows)
 
 
-@transactions.command("show")
-@_stream
-@_identifier
-@_with_client
+@_command(transactions, "show", _stream, _identifier)
 async def show_transaction(admin: Admin, client: Client, stream: Name, identifier: UUID) -> None:
     """Show the status of a transaction."""
     from segstore.client import TransactionStatus
@@ -473,19 +436,13 @@ async def show_transaction(admin: Admin, client: Client, stream: Name, identifie
     admin.show({"id": str(identifier), "status": status.value})
 
 
-@transactions.command("commit")
-@_stream
-@_identifier
-@_with_client
+@_command(transactions, "commit", _stream, _identifier)
 async def commit_transaction(admin: Admin, client: Client, stream: Name, identifier: UUID) -> None:
     """Commit an open transaction, whose writer must have flushed it."""
     await client.controller.commit_transaction(*stream, identifier)
 
 
-@transactions.command("abort")
-@_stream
-@_identifier
-@_with_client
+@_command(transactions, "abort", _stream, _identifier)
 async def abort_transaction(admin: Admin, client: Client, stream: Name, identifier: UUID) -> None:
     """Abort an open transaction."""
     await client.controller.abort_transaction(*stream, identifier)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from segstore.cli.terminal import EXISTING_FILE, Finite, Text
+from segstore.cli.terminal import EXISTING_FILE, Finite
 
 if TYPE_CHECKING:
     from segstore.client import Client, ClientSettings, StreamCut
@@ -109,34 +109,13 @@ def cut_of(stream: tuple[str, str], text: str, takes: str) -> StreamCut:
     return cut
 
 
-class PartName(Text):
-    """A part of a scoped name."""
-
-    name = "NAME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        name: str = super().convert(value, param, ctx)
-        if not name or "/" in name:
-            self.fail(f"{value!r} is not a name: it is empty or has a slash.", param, ctx)
-        return name
-
-
-class StreamName(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
-    """A scoped name, SCOPE/NAME."""
-
-    name = "SCOPE/NAME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        if isinstance(value, tuple):
-            return value
-        scope, slash, name = Text().convert(value, param, ctx).partition("/")
-        if not slash or not scope or not name or "/" in name:
-            self.fail(f"{value!r} is not SCOPE/NAME", param, ctx)
-        return scope, name
+def part_name(text: str) -> str:
+    """Parses a part of a scoped name."""
+    if not text or "/" in text:
+        raise click.BadParameter(f"{text!r} is not a name: it is empty or has a slash.")
+    return text
 
 
 RATE = click.option(
     "--rate", type=Finite(0, min_open=True), metavar="N", help="At most N events per second; default: no limit."
 )
-STREAM = StreamName()
-NAME = PartName()

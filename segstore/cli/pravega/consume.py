@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 
-from segstore.cli.pravega.cluster import NAME, RATE, STREAM, ClusterOptions, cluster_options, cut_of
+from segstore.cli.pravega.cluster import RATE, ClusterOptions, cluster_options, cut_of, part_name
 from segstore.cli.pravega.formats import EventPlace, as_json, formatter
+from segstore.cli.terminal import scoped_name
 
 if TYPE_CHECKING:
     from segstore.cli.pravega.running import Interruption
@@ -50,7 +51,7 @@ def _start(context: click.Context, parameter: click.Parameter, value: str) -> St
 
 
 @click.command(short_help="Print the events of a stream.")
-@click.argument("stream", type=STREAM)
+@click.argument("stream", type=scoped_name)
 @click.option(
     "-o",
     "start",
@@ -71,7 +72,11 @@ def _start(context: click.Context, parameter: click.Parameter, value: str) -> St
 @click.option("-D", "delimiter", metavar="TEXT", help=r"Printed after each payload; default: \n.")
 @click.option("-J", "in_json", is_flag=True, help="Print a line of JSON for each event.")
 @click.option(
-    "-G", "group", type=NAME, metavar="GROUP", help="Read as a member of a reader group, which is created if needed."
+    "-G",
+    "group",
+    type=part_name,
+    metavar="GROUP",
+    help="Read as a member of a reader group, which is created if needed.",
 )
 @click.option(
     "--shared-with",
@@ -118,19 +123,18 @@ def consume(
 
     async def work(client: Client, interruption: Interruption) -> None:
         place = await _since(client, stream, given) if isinstance(given, int) else given
-        out, pace, left = StandardOutput(printed), EventPace(rate), count
+        pace, left, on_terminal = EventPace(rate), count, sys.stdout.isatty()
         async with _slices(client, stream, place, at_end=at_end, member=member) as slices, interruption.ends():
             async for events in slices:
-                for event in events:
+                for event in events[:left]:
                     await pace.next()
-                    out.write(event, flush=rate is not None)
-                    left = None if left is None else left - 1
-                    if left == 0:
-                        break
-                out.flush()
-                if left == 0:
+                    _print(printed(event), on_terminal=on_terminal)
+                    if rate is not None:
+                        sys.stdout.flush()
+                sys.stdout.flush()
+                if left is not None and (left := left - len(events)) <= 0:
                     break
-        out.flush()
+        sys.stdout.flush()
 
     return run(cluster, work, prints=True)
 
@@ -140,27 +144,14 @@ async def _since(client: Client, stream: tuple[str, str], timestamp: int) -> Sta
         return await windows.cut_before(timestamp) or "head"
 
 
-class StandardOutput:
-    """Standard output, buffered until `flush`."""
+def _print(data: bytes, *, on_terminal: bool) -> None:
+    if not on_terminal:
+        sys.stdout.buffer.write(data)
+        return
+    from segstore.wire.printable import printable
 
-    def __init__(self, printed: Callable[[EventPlace], bytes]) -> None:
-        self._printed = printed
-        self._on_terminal = sys.stdout.isatty()
-
-    def write(self, event: EventPlace, *, flush: bool) -> None:
-        data = self._printed(event)
-        if self._on_terminal:
-            from segstore.wire.printable import printable
-
-            lines = data.decode("utf-8", "backslashreplace").split("\n")
-            sys.stdout.write("\n".join(map(printable, lines)))
-        else:
-            sys.stdout.buffer.write(data)
-        if flush:
-            self.flush()
-
-    def flush(self) -> None:
-        sys.stdout.flush()
+    lines = data.decode("utf-8", "backslashreplace").split("\n")
+    sys.stdout.write("\n".join(map(printable, lines)))
 
 
 @asynccontextmanager

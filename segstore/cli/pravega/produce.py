@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from segstore.cli.pravega.cluster import RATE, STREAM, ClusterOptions, cluster_options
+from segstore.cli.pravega.cluster import RATE, ClusterOptions, cluster_options
 from segstore.cli.pravega.formats import unescaped
-from segstore.cli.terminal import echo
+from segstore.cli.terminal import echo, scoped_name
 
 if TYPE_CHECKING:
     from segstore.cli.pravega.running import Interruption
@@ -32,7 +32,7 @@ def _delimiter(context: click.Context, parameter: click.Parameter, value: str | 
 
 
 @click.command(short_help="Write lines as events of a stream.")
-@click.argument("stream", type=STREAM)
+@click.argument("stream", type=scoped_name)
 @click.option(
     "-D", "delimiter", default=r"\n", show_default=True, callback=_delimiter, metavar="TEXT", help="Ends an event."
 )

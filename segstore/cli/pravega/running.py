@@ -165,7 +165,7 @@ class Lines:
             raise click.ClickException("standard input is closed: there are no events to write")
         held = bytearray()
         searched = 0
-        async for chunk in chunks(sys.stdin.fileno()):
+        async for chunk in _chunks(sys.stdin.fileno()):
             held += chunk
             begun = 0
             while (end := held.find(self._delimiter, max(begun, searched))) >= 0:
@@ -199,29 +199,10 @@ class Lines:
         return click.ClickException(f"standard input: event {self._number + ahead}: {problem}")
 
 
-async def chunks(descriptor: int) -> AsyncIterator[bytes]:
+async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
     """Yields what can be read, without changing the descriptor, which other processes may share."""
-    loop = asyncio.get_running_loop()
-    while True:
-        ready: asyncio.Future[None] = loop.create_future()
-        try:
-            loop.add_reader(descriptor, partial(_set, ready))
-        except (PermissionError, NotImplementedError):
-            await asyncio.sleep(0)  # a file, whose reads do not wait, or Windows
-        else:
-            try:
-                await ready
-            finally:
-                loop.remove_reader(descriptor)
-        try:
-            data = os.read(descriptor, _READ_BYTES)
-        except OSError as error:
-            raise click.ClickException(f"standard input: {error.strerror}") from error
-        if not data:
-            return
-        yield data
-
-
-def _set(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
+    try:
+        while data := await loops.in_a_thread(os.read, descriptor, _READ_BYTES):
+            yield data
+    except OSError as error:
+        raise click.ClickException(f"standard input: {error.strerror}") from error

@@ -60,7 +60,17 @@ def _baseline(ctx: click.Context, option: click.Parameter, path: Path | None) ->
     return known
 
 
-_FILE: Final = NewPath(dir_okay=False, path_type=Path)
+class _NewFile(NewPath):
+    """A file in a folder that exists, which is checked before the runs: they may take long."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path: Path = super().convert(value, param, ctx)
+        if not path.parent.is_dir():
+            self.fail(f"{path.parent} is no folder", param, ctx)
+        return path
+
+
+_FILE: Final = _NewFile(dir_okay=False, path_type=Path)
 _SECONDS: Final = Finite(0, MAX_WAIT_S, min_open=True)
 
 
@@ -123,7 +133,6 @@ def explore(trace: Path | None, prepare: str | None, **options: Any) -> int:
         left_out: list[str] = []
         read_script(records, left_out)
         report_left_out(left_out)
-    _check_outputs(options)
     if (out := options["out"]) is not None:
         make_folder(out)  # before the runs, which may take long
         if trace is not None and any(file.samefile(trace) for file in out.glob("finding-*.jsonl") if file.is_file()):
@@ -159,25 +168,6 @@ def _client(command: str | list[str] | None, option: str) -> CommandClient | Non
         return None if command is None else CommandClient(words_of(command))
     except CommandError as error:
         raise click.BadParameter(str(error), param_hint=option) from error
-
-
-def _check_outputs(options: dict[str, Any]) -> None:
-    """Refuses files that cannot be written, before the runs, which may take long."""
-    from segstore.explore import runs_of
-
-    outputs = []
-    for option in ("page", "junit", "write_baseline"):
-        if (path := options[option]) is None:
-            continue
-        name = f"--{option.replace('_', '-')}"
-        if not path.parent.is_dir():
-            raise click.BadParameter(f"{path.parent} is no folder", param_hint=name)
-        if option == "page" and (folder := runs_of(path)).exists() and not folder.is_dir():
-            raise click.BadParameter(f"{folder}, for its runs, is no folder", param_hint=name)
-        for output in (path, runs_of(path)) if option == "page" else (path,):
-            if output.resolve() in outputs:
-                raise click.BadParameter(f"{output} is another output, too", param_hint=name)
-            outputs.append(output.resolve())
 
 
 def _exit(number: signal.Signals) -> None:

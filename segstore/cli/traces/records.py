@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from functools import partial
+from contextlib import contextmanager
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -11,10 +12,12 @@ import click
 from segstore.cli.terminal import INPUT_FILE, echo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from segstore.server.replay import LeftOut
+    from segstore.traces import TraceFile
+    from segstore.wire.endpoint import Endpoint
     from segstore.wire.trace import Record
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -22,37 +25,49 @@ F = TypeVar("F", bound="Callable[..., Any]")
 TRACE: Final = click.argument("trace", type=INPUT_FILE)
 
 
-class Address(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
-    """An address as `HOST:PORT`; `:PORT` is a port of this machine."""
+def address(text: str) -> Endpoint:
+    """Parses an address, HOST:PORT; `:PORT` is a port of this machine."""
+    from segstore.wire.endpoint import Endpoint
 
-    name = "HOST:PORT"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int]:
-        if isinstance(value, tuple):
-            return value
-        from segstore.wire.endpoint import Endpoint
-
-        try:
-            return Endpoint.parse(f"127.0.0.1{value}" if str(value).startswith(":") else value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+    try:
+        return Endpoint.parse(f"127.0.0.1{text}" if text.startswith(":") else text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
-def records_of(path: Path) -> list[Record]:
-    """All records of a trace. Damage is printed; raises ClickException for a trace without requests."""
+@contextmanager
+def reading(path: Path, *, report_damage: bool = True) -> Iterator[tuple[TraceFile, Iterator[Record]]]:
+    """Opens a trace and yields it with its records. Errors name the file.
+
+    report_damage: whether to report damage at the end.
+    """
     from segstore.traces import TraceFile
-    from segstore.wire.trace import RecordKind, TraceError
+    from segstore.wire.trace import TraceError
 
     try:
         with TraceFile(path) as opened:
-            records = list(opened.records())
+            records = opened.records()
+            first = list(islice(records, 1)) if opened.form == "packets" else None
+            yield opened, chain(first or (), records)
     except TraceError as error:
         raise click.ClickException(str(error)) from error
+    if not report_damage:
+        return
     for damage in opened.damages:
-        echo(f"{path}: {damage}", err=True)
-    if not any(record.direction == 0 and record.kind in (RecordKind.FRAME, RecordKind.CALL) for record in records):
+        echo(f"{path}: {damage}", err=True, fg="red")
+    if first == []:
+        echo(f"{path}: no connection in it starts with a Hello, and others are not read", err=True)
+
+
+def records_of(path: Path) -> list[Record]:
+    """All records of a trace. Raises ClickException for a trace without requests."""
+    from segstore.wire.trace import RecordKind
+
+    with reading(path) as (_, records):
+        held = list(records)
+    if not any(record.direction == 0 and record.kind in (RecordKind.FRAME, RecordKind.CALL) for record in held):
         raise click.ClickException(f"{path}: there is no request in it")
-    return records
+    return held
 
 
 def report_left_out(left_out: Sequence[LeftOut | str], what: str = "clients") -> None:
@@ -88,29 +103,28 @@ PACE: Final = click.option(
 )
 
 
-def _fields(ctx: click.Context, option: click.Parameter, names: tuple[str, ...], *, calls: bool) -> frozenset[str]:
+def _fields(ctx: click.Context, option: click.Parameter, names: tuple[str, ...]) -> frozenset[str]:
     from segstore.wire import COMMANDS
+    from segstore.wire.trace import names_of_call_fields
 
     known = {field for command in COMMANDS.values() for field in command.__struct_fields__}
-    if calls and not known.issuperset(names):
-        from segstore.wire.trace import names_of_call_fields
-
+    if not known.issuperset(names):
         known |= names_of_call_fields()
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f" ({near[0]}?)" if near else ""
-            raise click.BadParameter(f"no command {'or call ' * calls}has a field {name!r}{hint}", ctx, option)
+            raise click.BadParameter(f"no command or call has a field {name!r}{hint}", ctx, option)
     return frozenset(names)
 
 
-def ignore_option(help_text: str, *, calls: bool = False) -> Callable[[F], F]:
-    """`--ignore`: fields that are not compared, as a set of names. calls: whether fields of calls are allowed."""
+def ignore_option(help_text: str) -> Callable[[F], F]:
+    """`--ignore`: fields of commands and calls that are not compared, as a set of names."""
     return click.option(
         "--ignore",
         metavar="FIELD",
         multiple=True,
-        callback=partial(_fields, calls=calls),
+        callback=_fields,
         default=("last_modified", "server_stack_trace"),
         show_default=True,
         help=help_text,

@@ -5,6 +5,7 @@ Exit status: 0 if all was as expected; 1 if something differs, with details on s
 
 from __future__ import annotations
 
+import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from segstore.cli.terminal import PORT, announce_option, echo, http_token_file, log_to_stderr, reader_gone
-from segstore.cli.traces.records import PACE, TRACE, Address, records_of, report_left_out
+from segstore.cli.traces.records import PACE, TRACE, address, records_of, report_left_out
 
 if TYPE_CHECKING:
     from segstore.server.replay import Problem, TraceServer
@@ -60,10 +61,11 @@ _MOST_PRINTED: Final = 100
     help="For requests that the trace cannot answer: reply with ErrorMessage, close the connection, forward them to "
     "--upstream, or reply NoSuchSegment to them and all that follow, so that clients give up.",
 )
-@click.option("--upstream", type=Address(), help="Store to which --missing pass forwards requests.")
+@click.option("--upstream", type=address, metavar="HOST:PORT", help="Store to which --missing pass forwards requests.")
 @click.option(
     "--upstream-controller",
-    type=Address(),
+    type=address,
+    metavar="HOST:PORT",
     help="With --controller-port: controller to which --missing pass forwards calls.",
 )
 @PACE
@@ -127,7 +129,8 @@ async def _serve(records: list[Record], options: dict[str, Any]) -> int:
             report_left_out(server.left_out_calls, "controller calls")
         if options["http_port"] is not None:
             http = await _start_http(stack, server, controller, options)
-        print_announcement(options["announce"], Endpoint(server.host, server.port), controller, http=http)
+        store = Endpoint(server.host, server.port)
+        print_announcement(options["announce"], sys.stdout, segment_store=store, controller=controller, http=http)
         await stop.wait()
     if printed > _MOST_PRINTED:
         echo(f"and {printed - _MOST_PRINTED:,} more problems", err=True)

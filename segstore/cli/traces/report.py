@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 import sys
 import tempfile
-import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +33,6 @@ _CALLING = "An error occurred while calling "
 _MOST_SHOWN = 20
 _LOCAL_BYTES = 1024 * 1024 * 1024
 """Bytes of traces up to which a report is made without Spark, unless a master is named."""
-_LOOK_S = 0.1
 _QUICK_BYTES = 128 * 1024 * 1024
 """Bytes of traces up to which Java is started with options for short work."""
 
@@ -69,22 +68,16 @@ def spark_session(master: str | None, files: list[str]) -> Iterator[SparkSession
         raise click.ClickException(f"Spark at {master} failed: {problem}") from error
     finally:
         if running is not None:
-            _stop(running)
+            from py4j.protocol import Py4JError
+
+            with suppress(Py4JError, OSError):  # Java has ended before
+                running.stop()
         root.removeFilter(_not_of_py4j)
 
 
 def _not_of_py4j(record: logging.LogRecord) -> bool:
     """Py4J logs a lost connection to Java, with a traceback, in the root logger, and raises it as well."""
     return record.module != "java_gateway"
-
-
-def _stop(running: SparkSession) -> None:
-    try:
-        running.stop()
-    except Exception as error:
-        if spark_failure(error) is None:
-            raise
-        log.debug("Spark had ended before it was stopped: %s", error)
 
 
 def spark_failure(error: Exception) -> str | None:
@@ -188,12 +181,10 @@ def report(
         stack.enter_context(errors_reported())
         files = find_traces(traces)
         folder = stack.enter_context(report_folder(out, files, replace=replace))
-        progress = stack.enter_context(_Progress())
-        engine = progress.engine = stack.enter_context(_engine(chosen, master, files, folder))
-        stack.push(progress)  # ends before the engine that it asks
+        engine = stack.enter_context(_engine(chosen, master, files, folder))
         from segstore.pipeline.report.report import write_report
 
-        facts = write_report(engine, files, folder, strict=strict, parts=parts, progress=progress.step)
+        facts = write_report(engine, files, folder, strict=strict, parts=parts, progress=partial(echo, err=True))
     lost = facts["skipped"]["rows"]
     for row in lost[:_MOST_SHOWN]:
         where = "" if row["record"] is None else f"record {row['record']}: "
@@ -204,51 +195,3 @@ def report(
     echo(f"made with {facts['engine']}", err=True)
     echo(out / PAGE)
     return 1 if lost else 0
-
-
-class _Progress:
-    """Shows a progress bar on a terminal, elsewhere a line for each step. A context manager.
-
-    engine: reports the progress of a step; None until it starts.
-    """
-
-    def __init__(self) -> None:
-        from segstore.pipeline.report import STEPS
-
-        self.engine: Engine | None = None
-        self._shares = STEPS
-        self._step = "starting"
-        self._failed = False
-        self._ended = threading.Event()
-        self._shown = threading.Thread(target=self._show, name="progress")
-
-    def __enter__(self) -> _Progress:
-        if sys.stderr.isatty():
-            self._shown.start()
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._failed = kind is not None
-        self._ended.set()
-        if self._shown.ident is not None:
-            self._shown.join()
-
-    def step(self, name: str) -> None:
-        """Begins a step."""
-        self._step = name
-        if self._shown.ident is None:
-            echo(name, err=True)
-
-    def _show(self) -> None:
-        with click.progressbar(length=100, file=sys.stderr, show_eta=False) as bar:
-            while not self._ended.wait(_LOOK_S):
-                step, names = self._step, list(self._shares)
-                done = 0.0
-                if self.engine is not None and step in names:
-                    before = sum(self._shares[name] for name in names[: names.index(step)])
-                    done = before + self._shares[step] * self.engine.done()
-                bar.label = step.ljust(20)
-                bar.update(max(0, round(done) - bar.pos))
-                bar.render_progress()
-            if not self._failed:
-                bar.update(100 - bar.pos)

@@ -13,46 +13,45 @@ import click
 from click.core import ParameterSource
 
 from segstore.cli.terminal import EXISTING_FILE, MAX_WAIT_S, Finite, Rereadable, echo
-from segstore.cli.traces.records import PACE, Address, ignore_option, records_of, report_left_out
+from segstore.cli.traces.records import PACE, address, ignore_option, records_of, report_left_out
 from segstore.cli.traces.report import MASTER, errors_reported, spark_session
 
 if TYPE_CHECKING:
     from segstore.pipeline.replay_plan import PartOutcome
     from segstore.traces import Access, Drive
+    from segstore.wire.endpoint import Endpoint
     from segstore.wire.trace import Record
 
 _MOST_SHOWN: Final = 20
+_UPSTREAM: Final = "[tls://]HOST:PORT"
 _ONE_STORE: Final = ("to_controller", "ca", "token_file", "all_differences", "pace")
 _ALONE: Final = {"parts": (*_ONE_STORE, "against"), "against": (*_ONE_STORE, "master")}
 """Options that an option excludes."""
 
 
-class Upstream(click.ParamType):  # type: ignore[type-arg]  # not generic in older versions of click
-    """An address as `Address`, or with `tls://` before it; and whether that is there."""
-
-    name = "[tls://]HOST:PORT"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[tuple[str, int], bool]:
-        scheme, separator, address = str(value).rpartition("://")
-        if separator and scheme not in ("tcp", "tls"):
-            self.fail(f"{scheme}:// is neither tls:// nor tcp://", param, ctx)
-        return Address().convert(address, param, ctx), scheme == "tls"
+def upstream(text: str) -> tuple[Endpoint, bool]:
+    """Parses an address, [tls://]HOST:PORT; returns it, and whether to use TLS."""
+    scheme, separator, where = text.rpartition("://")
+    if separator and scheme not in ("tcp", "tls"):
+        raise click.BadParameter(f"{scheme}:// is neither tls:// nor tcp://")
+    return address(where), scheme == "tls"
 
 
 @click.command(short_help="Send the requests of a trace to a store.")
 @click.argument("traces", metavar="TRACE...", nargs=-1, required=True, type=Rereadable())
 @click.option(
-    "--to", "target", type=Upstream(), metavar=Upstream.name, required=True, help="The store to send the requests to."
+    "--to", "target", type=upstream, metavar=_UPSTREAM, required=True, help="The store to send the requests to."
 )
 @click.option(
-    "--against", type=Address(), help="Send them to this store, too, and compare the replies of the two stores."
+    "--against",
+    type=address,
+    metavar="HOST:PORT",
+    help="Send them to this store, too, and compare the replies of the two stores.",
 )
 @click.option(
     "--to-controller",
-    type=Upstream(),
-    metavar=Upstream.name,
+    type=upstream,
+    metavar=_UPSTREAM,
     help="Make the controller calls of the trace to this controller, and compare its answers. Credentials are read "
     "from SEGSTORE_CLIENT_USERNAME and SEGSTORE_CLIENT_PASSWORD, or SEGSTORE_CLIENT_BEARER_TOKEN.",
 )
@@ -74,7 +73,7 @@ class Upstream(click.ParamType):  # type: ignore[type-arg]  # not generic in old
     show_default=True,
     help="Time to wait for a reply.",
 )
-@ignore_option("Field that may differ; can be repeated, and then replaces the defaults.", calls=True)
+@ignore_option("Field that may differ; can be repeated, and then replaces the defaults.")
 @click.option(
     "--parts",
     type=click.IntRange(1),

@@ -2,34 +2,29 @@
 
 Invariant: readable parts of a trace are used; damage is reported on standard error with its position and size, and the
 exit status is then 1. Delegation tokens are shown only on request; written traces keep them unless `--redact` is given.
-Long work on a terminal shows its progress on standard error.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
-import sys
 import time
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
-from click.core import ParameterSource
 
 from segstore.cli.terminal import INPUT_FILE, NewPath, Rereadable, echo, error_text, is_pipe, reader_gone
-from segstore.cli.traces.records import ignore_option
+from segstore.cli.traces.records import ignore_option, reading
 from segstore.cli.traces.report import report
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from segstore.traces import TraceFile
-    from segstore.wire.trace import Call, Damage, Difference, Ending, Exchange, Filter, Record
+    from segstore.wire.trace import Call, Damage, Difference, Exchange, Exchanges, Filter, Record
 
-_LONG_WORK_BYTES: Final = 8 << 20
 _FOLLOW_S: Final = 0.2
 _MOST_PLACES: Final = 8
 """Maximum number of printed differences in a payload."""
@@ -67,93 +62,36 @@ _compress_option = click.option("--compress", is_flag=True, help="Compress the b
 _redact_option = click.option("--redact", is_flag=True, help="Overwrite delegation tokens, keeping their lengths.")
 
 
-def _is_terminal() -> bool:
-    return sys.stderr.isatty()
-
-
-@contextlib.contextmanager
-def _reading(path: Path, *, report_damage: bool = True) -> Iterator[tuple[TraceFile, Iterator[Record]]]:
-    """Opens a trace and yields it with its records. Errors name the file.
-
-    report_damage: whether to report damage at the end.
-    """
-    from segstore.traces import TraceFile
-    from segstore.wire.printable import printable
-
-    with contextlib.ExitStack() as stack:
-        opened = stack.enter_context(TraceFile(path))
-        advance = None
-        if opened.size >= _LONG_WORK_BYTES and _is_terminal():
-            bar: Any = click.progressbar(length=opened.size, label=printable(path.name), file=sys.stderr)
-            advance = stack.enter_context(bar).update
-        records = _named(path, opened.records(advance))
-        first = list(itertools.islice(records, 1)) if opened.form == "packets" else None
-        yield opened, itertools.chain(first or (), records)
-    if not report_damage:
-        return
-    for damage in opened.damages:
-        echo(f"{path}: {damage}", err=True, fg="red")
-    if first == []:
-        echo(f"{path}: no connection in it starts with a Hello, and others are not read", err=True)
-
-
-def _named(path: Path, records: Iterator[Record]) -> Iterator[Record]:
-    from segstore.wire.trace import TraceError
-
-    try:
-        yield from records
-    except TraceError as error:
-        raise click.ClickException(str(error)) from error
-    except OSError as error:
-        raise click.ClickException(f"{path}: {error.strerror or error}") from error
-
-
-def _seen(
+def _followed(
     records: Iterable[Record], chosen: Filter | None, *, follow: bool = False, damages: Sequence[Damage] = ()
-) -> Iterator[Exchange]:
-    """The exchanges of records. follow: whether to pair replies with requests even if the filter does not need it."""
+) -> tuple[Iterable[Record], Exchanges]:
+    """As `followed`. follow: whether to pair replies with requests even if the filter does not need it."""
     from segstore.traces import followed
     from segstore.wire.trace import Exchanges
 
     needed = chosen is not None and Exchanges.needed(chosen.names)
-    records, exchanges = followed(records, chosen, follow=follow or needed, damages=damages)
-    return map(exchanges.see, records)
+    return followed(records, chosen, follow=follow or needed, damages=damages)
 
 
-def _endings(source: Path, chosen: Filter) -> dict[int, Ending | None] | None:
-    """The places of the records that match, with the facts that requests take from their replies.
-
-    None if the filter reads no such facts, so that a record can be decided when it comes.
-    """
-    from segstore.traces import followed
+def _matching(
+    records: Iterable[Record], chosen: Filter, damages: Sequence[Damage], *, follow: bool = False
+) -> Iterator[tuple[int, Exchange]]:
+    """The exchanges of a trace that match, with their places, in order. Refuses a filter that none can match."""
     from segstore.wire.trace import OF_REPLIES
 
-    if chosen.names.isdisjoint(OF_REPLIES):
-        return None
-    with _reading(source, report_damage=False) as (opened, records):
-        held, exchanges = followed(records, chosen, damages=opened.damages)
-        return {place: seen.ending for place, seen in exchanges.settled(held) if chosen(seen)}
-
-
-def _chosen(
-    records: Iterable[Record],
-    chosen: Filter,
-    endings: dict[int, Ending | None] | None,
-    damages: Sequence[Damage],
-    *,
-    follow: bool = False,
-) -> Iterator[tuple[int, Exchange, bool]]:
-    """All exchanges of a trace with their places, and whether they match. Refuses a filter that none can match."""
-    matched = False
-    for place, seen in enumerate(_seen(records, chosen, follow=follow, damages=damages)):
-        if endings is None:
-            matches = chosen(seen)
-        elif matches := place in endings:
-            seen.ending = endings[place]
-        matched = matched or matches
-        yield place, seen, matches
-    if not matched:
+    records, exchanges = _followed(records, chosen, follow=follow, damages=damages)
+    matching: Iterator[tuple[int, Exchange]] = (
+        (place, seen) for place, seen in enumerate(map(exchanges.see, records)) if chosen(seen)
+    )
+    if not chosen.names.isdisjoint(OF_REPLIES):  # a request learns these facts from its reply
+        settled = (pair for pair in exchanges.settled(records) if chosen(pair[1]))
+        matching = iter(sorted(settled, key=itemgetter(0)))
+    first = next(matching, None)
+    if first is None:
         _check_possible(chosen)
+        return
+    yield first
+    yield from matching
 
 
 def _check_possible(chosen: Filter) -> None:
@@ -201,12 +139,12 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
     from segstore.wire.trace import to_line
 
     ended = contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext()
-    with _reading(source) as (opened, records), ended:
+    with reading(source) as (opened, records), ended:
         if follow:
-            records = _named(source, opened.follow(_wait))
+            records = opened.follow(_wait)
         if form == "json" and not show_tokens:
             records = redacted(records)
-        for seen in _shown(source, records, chosen, opened.damages, pair=form is None, follow=follow):
+        for seen in _shown(records, chosen, opened.damages, pair=form is None, follow=follow):
             if form == "json":
                 echo(to_line(seen.record, seen.record.ts_ns - seen.time_ns))
                 continue
@@ -218,35 +156,24 @@ def show(source: Path, chosen: Filter | None, form: str | None, full: bool, show
 
 
 def _shown(
-    source: Path,
-    records: Iterable[Record],
-    chosen: Filter | None,
-    damages: Sequence[Damage],
-    *,
-    pair: bool,
-    follow: bool,
+    records: Iterable[Record], chosen: Filter | None, damages: Sequence[Damage], *, pair: bool, follow: bool
 ) -> Iterator[Exchange]:
     """The exchanges to show. pair: whether replies are shown with their latency. follow: whether the trace grows."""
-    from segstore.traces import followed, reads_verdicts
+    from segstore.traces import reads_verdicts
     from segstore.wire.trace import OF_REPLIES
 
-    if chosen is None:
-        return _seen(records, None, follow=pair)
-    if not follow and not is_pipe(str(source)):
-        return (
-            seen
-            for _, seen, matches in _chosen(records, chosen, _endings(source, chosen), damages, follow=pair)
-            if matches
-        )
-    if follow and reads_verdicts(chosen):
+    if chosen is not None and not follow:
+        return (seen for _, seen in _matching(records, chosen, damages, follow=pair))
+    if reads_verdicts(chosen):
         problem = "broken: --follow shows a trace that grows, and only a complete trace is judged"
         raise click.BadParameter(problem, click.get_current_context(), param_hint=_FILTER)
+    records, exchanges = _followed(records, chosen, follow=pair)
+    if chosen is None:
+        return map(exchanges.see, records)
     _check_possible(chosen)
     if chosen.names.isdisjoint(OF_REPLIES):
-        return filter(chosen, _seen(records, chosen, follow=pair, damages=damages))
-    records, following = followed(records, chosen, damages=damages)
-    settled = following.settled(records)
-    return (seen for _, seen in (settled if follow else sorted(settled, key=itemgetter(0))) if chosen(seen))
+        return filter(chosen, map(exchanges.see, records))
+    return (seen for _, seen in exchanges.settled(records) if chosen(seen))
 
 
 def _wait() -> None:
@@ -312,7 +239,7 @@ def stats(source: Path, chosen: Filter | None, as_json: bool) -> int:
     """Summarise a trace: commands, bytes, failures, response times, unanswered requests."""
     from segstore.traces import lines, statistics
 
-    with _reading(source) as (opened, records):
+    with reading(source) as (opened, records):
         counted = statistics(records, chosen, opened.damages)
     if chosen is not None and not counted.traffic:
         _check_possible(chosen)
@@ -338,7 +265,7 @@ _exact_option = click.option(
 @trace.command(short_help="Compare two traces.")
 @click.argument("left", metavar="A", type=INPUT_FILE)
 @click.argument("right", metavar="B", type=INPUT_FILE)
-@ignore_option("Field that may differ; can be repeated, and then replaces the defaults.", calls=True)
+@ignore_option("Field that may differ; can be repeated, and then replaces the defaults.")
 @_exact_option
 @click.option("--show-tokens", is_flag=True, help="Print delegation tokens too.")
 def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_tokens: bool) -> int:
@@ -351,23 +278,12 @@ def diff(left: Path, right: Path, ignore: frozenset[str], exact: bool, show_toke
     """
     from segstore.wire.trace import Translation, differences
 
-    _check_comparison(exact)
-    with _reading(left) as (one, mine), _reading(right) as (other, its):
+    with reading(left) as (one, mine), reading(right) as (other, its):
         differing = tuple(differences(mine, its, translation=None if exact else Translation(ignore)))
     for difference in differing:
         for number, line in enumerate(_difference(difference, show_tokens)):
             echo(line, fg=None if number else "yellow")
     return 1 if differing else _status(one, other)
-
-
-def _check_comparison(exact: bool, *, compares: bool = True) -> None:
-    """Refuses --ignore beside --exact, and both if nothing is compared."""
-    context = click.get_current_context()
-    ignores = context.get_parameter_source("ignore") is ParameterSource.COMMANDLINE
-    if not compares and (ignores or exact):
-        raise click.UsageError(f"--{'exact' if exact else 'ignore'} goes with --against", context)
-    if ignores and exact:
-        raise click.UsageError("either --exact or --ignore: --exact compares all fields", context)
 
 
 def _difference(entry: Difference, show_tokens: bool) -> Iterator[str]:
@@ -414,7 +330,7 @@ def _connections(entry: Difference) -> str:
 @click.argument("sources", metavar="FILE...", nargs=-1, required=True, type=_REREAD)
 @click.option("-o", "--output", metavar="PAGE", required=True, type=_OUT, help="The HTML file to write.")
 @click.option("--against", metavar="B", type=_REREAD, help="Compare the trace with another trace, as diff does.")
-@ignore_option("With --against: field that may differ; can be repeated, and then replaces the defaults.", calls=True)
+@ignore_option("With --against: field that may differ; can be repeated, and then replaces the defaults.")
 @_exact_option
 def view(sources: tuple[Path, ...], output: Path, against: Path | None, ignore: frozenset[str], exact: bool) -> int:
     """Write a page that shows traces in a browser: one self-contained HTML file.
@@ -428,20 +344,13 @@ def view(sources: tuple[Path, ...], output: Path, against: Path | None, ignore: 
 
     if against is not None and len(sources) > 1:
         raise click.UsageError("--against compares one trace with another", click.get_current_context())
-    _check_comparison(exact, compares=against is not None)
     _check_output(output, *sources, *(() if against is None else (against,)))
     if is_trace(output):
         raise click.UsageError(f"{output} is a trace: -o names the HTML file to write", click.get_current_context())
-    size = sum(source.stat().st_size for source in sources)
-    with contextlib.ExitStack() as stack:
-        advance = None
-        if size >= _LONG_WORK_BYTES and _is_terminal():
-            bar: Any = click.progressbar(length=3 * size, label="reading", file=sys.stderr)
-            advance = stack.enter_context(bar).update
-        try:
-            written = write_page(output, sources, against, ignore=ignore, exact=exact, advance=advance)
-        except TraceError as error:
-            raise click.ClickException(str(error)) from error
+    try:
+        written = write_page(output, sources, against, ignore=ignore, exact=exact)
+    except TraceError as error:
+        raise click.ClickException(str(error)) from error
     for path, damage in written.damages:
         echo(f"{path}: {damage}", err=True)
     echo(f"{output}: {written.size:,} bytes")
@@ -479,18 +388,21 @@ def filter_(
     from segstore.traces import Companions, redacted
 
     _check_output(target, source)
-    companions, endings = Companions(), _endings(source, chosen)
-    if not only:  # read twice: whether a Hello stays is known only after it, and the order is kept
-        with _reading(source, report_damage=False) as (opened, records):
-            for _, seen, matches in _chosen(records, chosen, endings, opened.damages):
-                companions.see(seen, chosen=matches)
-    with _reading(source) as (opened, records):
-        fitting = (
-            seen.record
-            for place, seen, matches in _chosen(records, chosen, endings, opened.damages, follow=with_replies)
-            if matches or place in companions.places or (with_replies and any(map(chosen, seen.answers)))
-        )
-        count = _write(target, opened, redacted(fitting) if redact else fitting, compress)
+    companions = Companions()
+    with reading(source, report_damage=False) as (opened, records):
+        matching = {place for place, _ in _matching(records, chosen, opened.damages)}
+    places = set(matching)
+    with reading(source, report_damage=False) as (opened, records):
+        held, exchanges = _followed(records, chosen, follow=with_replies, damages=opened.damages)
+        for place, seen in enumerate(map(exchanges.see, held)):
+            companions.see(seen, chosen=place in matching)
+            if with_replies and any(map(chosen, seen.answers)):
+                places.add(place)
+    if not only:
+        places |= companions.places
+    with reading(source) as (opened, records):
+        chosen_records = (record for place, record in enumerate(records) if place in places)
+        count = _write(target, opened, redacted(chosen_records) if redact else chosen_records, compress)
     echo(f"{count} records")
     return _status(opened)
 
@@ -510,7 +422,7 @@ def convert(source: Path, target: Path, redact: bool, compress: bool) -> int:
     from segstore.traces import redacted
 
     _check_output(target, source)
-    with _reading(source) as (opened, records):
+    with reading(source) as (opened, records):
         count = _write(target, opened, redacted(records) if redact else records, compress)
     echo(f"{count} records")
     return _status(opened)

@@ -51,32 +51,33 @@ class Walk {
   node(node, field) {
     const siblings = field.slice(0, field.length - node.name.length);
     switch (node.is) {
-      case "fixed": return this.fixed(node.format, field);
-      case "number": {
+      case "Fixed": return this.fixed(node.format, field);
+      case "Number": {
         const number = this.int32(field), member = node.members[number];
         return this.take(4, field, member ?? node.unknown, member ? String(number) : `${number} is not one of them`);
       }
-      case "constant":
+      case "Constant":
         if (this.int32(field) !== node.value) throw new Unreadable();
         return this.take(4, field, node.value, "always this");
-      case "text": return this.text(field);
-      case "data": return this.data(node, field);
-      case "rest": return this.rest(field);
-      case "zeros": return this.take(this.end - this.at, field, this.end - this.at, "the number of bytes left");
-      case "sized": {
+      case "Text": return this.text(field);
+      case "Data": return this.data(node, field);
+      case "Remainder": return this.rest(field);
+      case "ZeroRun": return this.take(this.end - this.at, field, this.end - this.at, "the number of bytes left");
+      case "Sized": {
         this.count(`${field}.total`, "bytes of what follows, with the length");
         const length = this.count(`${field}.length`);
         this.raw(length, field);
-        if (node.format && length) this.fixed(node.format, siblings + node.trailer);
-        else if (node.format) this.take(0, siblings + node.trailer, node.missing, "left out after no data");
+        const trailer = siblings + node.trailer_name;
+        if (node.trailer_format && length) this.fixed(node.trailer_format, trailer);
+        else if (node.trailer_format) this.take(0, trailer, node.missing, "left out after no data");
         return undefined;
       }
-      case "tail":
+      case "TailNode":
         if (this.end - this.at >= node.needs || (this.isCut && this.at < this.end)) return this.node(node.inner, field);
-        return this.take(0, field, node.default, "missing: its default", node.inner.is === "text" ? "text" : "plain");
-      case "structure": return node.nodes.forEach((inner) => this.node(inner, `${field}.${inner.name}`));
-      case "many":
-      case "table":
+        return this.take(0, field, node.default, "missing: its default", node.inner.is === "Text" ? "text" : "plain");
+      case "Structure": return node.nodes.forEach((inner) => this.node(inner, `${field}.${inner.name}`));
+      case "Many":
+      case "Table":
         for (let index = 0, number = this.elements(node, field); index < number; index++) {
           if (node.element) this.node(node.element, `${field}[${index}]`);
           for (const column of node.columns ?? []) this.node(column, `${siblings}${column.name}[${index}]`);
@@ -110,7 +111,7 @@ class Walk {
     const left = this.end - this.at;
     if (node.optional && left < 4 && !(this.isCut && left)) return this.take(0, field, null, "missing: its default");
     const length = this.count(`${field}.length`);
-    if (length < 0 && node.negativeIsEmpty) return this.take(0, field, null, "a negative length is no data");
+    if (length < 0 && node.negative_is_empty) return this.take(0, field, null, "a negative length is no data");
     return this.raw(length, field);
   }
 
@@ -136,7 +137,7 @@ class Walk {
 
   elements(node, field) {
     const number = this.count(`${field}.count`);
-    if (number < 0 && !node.negativeIsEmpty) throw new Unreadable();
+    if (number < 0 && !node.negative_is_empty) throw new Unreadable();
     return Math.min(Math.max(number, 0), Math.floor((this.end - this.at) / Math.max(node.smallest, 1)) + 1);
   }
 }
