@@ -187,16 +187,14 @@ def register_key(segment: str) -> Key:
 
 
 class Transaction(NamedTuple):
-    """A step of a transaction. what: begun, committing, committed, aborting, aborted, gone, or unknown.
+    """A step of a transaction. what: begun, committing, committed, aborting, aborted, or unknown.
 
-    name: its id. stream: scope/stream. segments: known when it begins. asked: the request.
+    name: its id. asked: the request.
     """
 
     name: str
-    stream: str
     what: str
     asked: Place
-    segments: tuple[str, ...] = ()
     writer: str = ""
 
 

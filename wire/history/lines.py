@@ -140,7 +140,7 @@ class Commit(_Operation):
     def facts(self, ended: Ended) -> Iterator[Fact]:
         if ended.outcome != "failed":
             what = self.what if ended.outcome == "ok" else "unknown"
-            step = Transaction(self.transaction, "", what, ended.invoked)
+            step = Transaction(self.transaction, what, ended.invoked)
             for key in (Key("transaction", self.transaction), *(Key("log", segment) for segment in self.segments)):
                 yield Fact(key, ended.place, step)
 
