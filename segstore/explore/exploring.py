@@ -19,11 +19,11 @@ from fnmatch import fnmatchcase
 from random import Random
 from typing import Any, Final, NamedTuple, Unpack
 
-from segstore.explore.failures import Failure, failures_at
+from segstore.explore.failures import failures_at
 from segstore.explore.judging import Good, compared, good_of, judged
 from segstore.explore.options import Client, ExploreOptions, ExplorerSetting, Segments
 from segstore.explore.points import Point, PointClass, classes_of
-from segstore.explore.results import Cell, Exploration, Finding, name_of
+from segstore.explore.results import Exploration, Finding, name_of
 from segstore.explore.running import Injection, Run, prepared, run_once
 from segstore.server.replay import Step, read_script
 from segstore.traces import TraceClient, shortened
@@ -144,7 +144,7 @@ class _Explorer:
         self._notes = notes
         self._until_s = until_s
         self._runs = self._total = 2
-        self._cells: list[Cell] = []
+        self._cells: list[Finding] = []
         self._new: dict[str, list[PointClass]] = {}
         self._not_injected: Counter[tuple[str, str]] = Counter()
         self._unknown: Counter[tuple[str, str]] = Counter()
@@ -162,30 +162,29 @@ class _Explorer:
         broken = [f"{rule}: {text}" for rule, text in good.broken.items()]
         broken += [good.run.violation] if good.run.violation else []
         if broken:
-            self._cells.append(Cell((), Finding((), tuple(broken), good.run.records)))
+            self._cells.append(Finding((), tuple(broken), good.run.records))
         await self._run_all([await self._named(setting.only)] if setting.only else singles)
         if setting.pairs:
             await self._run_all(self._pairs())
         return Exploration(self._runs, classes, self._cells, self._not_injected, self._unknown, self._notes)
 
-    def _injections(self, point: Point, not_injected: Counter[tuple[str, str]] | None = None) -> Iterator[Injection]:
-        """Yields the injections at a point that the patterns select."""
+    def _injections(self, point: Point) -> Iterator[Injection]:
+        """Yields the injections at a point that the patterns select, also the impossible ones."""
         for failure in failures_at(point, self._setting):
-            if not any(fnmatchcase(failure.name, pattern) for pattern in self._setting.failures):
-                continue
-            if isinstance(failure, Failure):
+            if any(fnmatchcase(failure.name, pattern) for pattern in self._setting.failures):
                 yield Injection(point, failure)
-            elif not_injected is not None:
-                not_injected[failure] += 1
 
     def _singles(self, classes: Iterable[PointClass]) -> list[Injections]:
         later = 0.0 if self._setting.budget_s is None else 0.5  # runs that only wait would use up the budget
-        return self._varied(
+        ranked = [
             (rank + later * injection.failure.only_waits, (injection,))
             for alike in classes
             for rank, point in enumerate(alike.members(is_complete=self._setting.complete))
-            for injection in self._injections(point, self._not_injected)
-        )
+            for injection in self._injections(point)
+        ]
+        impossible = [injection.failure for _, (injection,) in ranked if injection.failure.why_not]
+        self._not_injected.update((failure.name, failure.why_not) for failure in impossible)
+        return self._varied(entry for entry in ranked if not entry[1][0].failure.why_not)
 
     def _pairs(self) -> list[Injections]:
         """Returns pairs of failures, those first whose first failure has led to the most new classes."""
@@ -194,8 +193,9 @@ class _Explorer:
         for first, new in sorted(firsts, key=lambda entry: -len(entry[1])):
             for alike in new:
                 for second in self._injections(alike.points[0]):
-                    key = first.point.alike, alike.name, second.failure.name
-                    pairs.setdefault(key, (-len(new), (first, second)))
+                    if not second.failure.why_not:
+                        key = first.point.alike, alike.name, second.failure.name
+                        pairs.setdefault(key, (-len(new), (first, second)))
         return self._varied(pairs.values())
 
     def _varied(self, ranked: Iterable[tuple[float, Injections]]) -> list[Injections]:
@@ -234,14 +234,15 @@ class _Explorer:
 
     def _names(self, run: Run) -> dict[str, Injection]:
         """Returns the injections at all points of a run by name, whatever the patterns select."""
-        failures = ((point, failure) for point in run.points for failure in failures_at(point, self._setting))
-        injections = (Injection(point, failure) for point, failure in failures if isinstance(failure, Failure))
-        return {str(injection): injection for injection in injections}
+        injections = (
+            Injection(point, failure) for point in run.points for failure in failures_at(point, self._setting)
+        )
+        return {str(injection): injection for injection in injections if not injection.failure.why_not}
 
     async def _run_all(self, runs: Sequence[Injections]) -> None:
         """Runs the client once for each entry, several side by side."""
         self._total += len(runs)
-        cells: dict[int, Cell] = {}
+        cells: dict[int, Finding] = {}
         waiting = (entry for entry in enumerate(runs))
 
         async def work() -> None:
@@ -260,7 +261,7 @@ class _Explorer:
             more = "1 more run" if skipped == 1 else f"{skipped:,} more runs"
             self._notes.append(f"the budget ended before {more}")
 
-    async def _run(self, injections: Injections) -> Cell:
+    async def _run(self, injections: Injections) -> Finding:
         setting, why = self._setting, ""
         run = await run_once(setting, *injections)
         self._runs += 1
@@ -275,9 +276,9 @@ class _Explorer:
         if run.is_made:  # else it shows nothing about its failures
             broken, unknown = judged(setting, self._good, run)
             self._unknown += unknown
-        finding = Finding(injections, tuple(broken), run.records, setting.repeating) if broken else None
-        if len(injections) > 1 and finding is not None and finding.kinds <= self._kinds(injections[0]):
-            finding = None  # the first failure alone breaks as much
+        finding = Finding(injections, tuple(broken), run.records if broken else (), setting.repeating)
+        if len(injections) > 1 and finding.kinds <= self._kinds(injections[0]):
+            finding = Finding(injections)  # the first failure alone breaks as much
         for injection in injections:
             if str(injection) in run.impossible:
                 self._not_injected[injection.failure.name, run.impossible[str(injection)]] += 1
@@ -291,13 +292,12 @@ class _Explorer:
             self._new[name_of(injections)] = classes_of(
                 point for point in run.chosen if point.alike not in known and str(point) != failed
             )
-        self._setting.tell(self._runs, self._total, finding)
-        return Cell(injections, finding, is_made, why)
+        self._setting.tell(self._runs, self._total, finding if finding.broken else None)
+        return finding._replace(is_made=is_made, why=why)
 
     def _kinds(self, injection: Injection) -> set[str]:
         """Returns the kinds of failure that an injection shows alone."""
-        findings = (cell.finding for cell in self._cells if cell.name == str(injection))
-        return {kind for finding in findings if finding is not None for kind in finding.kinds}
+        return {kind for cell in self._cells if cell.name == str(injection) for kind in cell.kinds}
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------
@@ -352,10 +352,7 @@ async def explore_trace(
         await shortened(steps, breaks)
         return smallest
 
-    cells = [
-        cell if cell.finding is None else cell._replace(finding=await smallest_of(cell.finding))
-        for cell in explored.cells
-    ]
+    cells = [await smallest_of(cell) if cell.broken else cell for cell in explored.cells]
     return explored._replace(runs=runs, cells=cells)
 
 

@@ -28,15 +28,23 @@ def name_of(injections: Sequence[Injection]) -> str:
 
 
 class Finding(NamedTuple):
-    """A run that broke. injections: none for the run without faults. broken: its failures, one per line.
+    """What a run with failures has shown.
 
-    records: of the run, or of a shortened run. options: those of `explore` that repeat it and are no defaults.
+    Args:
+        injections: Its failures; none for the run without faults.
+        broken: What broke, one per line; empty if nothing did.
+        records: Of the run, or of a shortened run, if it broke.
+        options: The options of `explore` that repeat it and are no defaults.
+        is_made: Whether its failures happened.
+        why: Why they did not, or why the result is unknown.
     """
 
     injections: tuple[Injection, ...]
-    broken: tuple[str, ...]
-    records: list[Record]
+    broken: tuple[str, ...] = ()
+    records: Sequence[Record] = ()
     options: Mapping[str, object] = {}
+    is_made: bool = True
+    why: str = ""
 
     @property
     def kinds(self) -> set[str]:
@@ -46,6 +54,11 @@ class Finding(NamedTuple):
     @property
     def name(self) -> str:
         return name_of(self.injections)
+
+    @property
+    def colour(self) -> str:
+        """red, green, or unknown."""
+        return "red" if self.broken else "green" if self.is_made else "unknown"
 
     @property
     def identities(self) -> list[str]:
@@ -80,24 +93,6 @@ class Finding(NamedTuple):
         return f"<{self.name}: {', '.join(sorted(self.kinds))}>"
 
 
-class Cell(NamedTuple):
-    """A run in the matrix. is_made: whether its failures happened. why: why not, or why its result is unknown."""
-
-    injections: tuple[Injection, ...]
-    finding: Finding | None
-    is_made: bool = True
-    why: str = ""
-
-    @property
-    def name(self) -> str:
-        return name_of(self.injections)
-
-    @property
-    def colour(self) -> str:
-        """red, green, or unknown."""
-        return "red" if self.finding is not None else "green" if self.is_made else "unknown"
-
-
 class Exploration(NamedTuple):
     """The result of an exploration.
 
@@ -110,7 +105,7 @@ class Exploration(NamedTuple):
 
     runs: int
     classes: list[PointClass]
-    cells: list[Cell]
+    cells: list[Finding]
     not_injected: Counter[tuple[str, str]]
     unknown: Counter[tuple[str, str]]
     notes: list[str]
@@ -118,11 +113,10 @@ class Exploration(NamedTuple):
     @property
     def findings(self) -> list[Finding]:
         """The runs that broke; several may have been shortened to the same."""
-        findings = [cell.finding for cell in self.cells if cell.finding is not None]
-        return list({(finding.name, finding.broken): finding for finding in findings}.values())
+        return list({(cell.name, cell.broken): cell for cell in self.cells if cell.broken}.values())
 
     @property
-    def unreached(self) -> list[Cell]:
+    def unreached(self) -> list[Finding]:
         """Runs that did not reach the points of their failures."""
         return [cell for cell in self.cells if not cell.is_made and not cell.why]
 
@@ -130,7 +124,7 @@ class Exploration(NamedTuple):
     def lines(self) -> Iterator[str]:
         """What could not be tried, compared or decided."""
         yield from self.notes
-        by_class: dict[tuple[str, ...], list[Cell]] = {}
+        by_class: dict[tuple[str, ...], list[Finding]] = {}
         for cell in self.unreached:
             by_class.setdefault(tuple(point.alike for point, _ in cell.injections), []).append(cell)
         for first, *others in by_class.values():
@@ -195,14 +189,14 @@ def junit(exploration: Exploration, known: Mapping[str, object]) -> str:
     Skipped tests are findings of the baseline, and runs whose failure did not happen or whose client still waited.
     """
     cells = exploration.cells
-    failed = sum(cell.finding is not None and not cell.finding.is_known(known) for cell in cells)
+    failed = sum(bool(cell.broken) and not cell.is_known(known) for cell in cells)
     lines = [f'<testsuite name="segstore explore" tests="{len(cells)}" failures="{failed}">']
     for cell in cells:
-        finding, inner = cell.finding, ""
-        if finding is not None and not finding.is_known(known):
-            inner = f"<failure message={quoteattr(finding.broken[0])}>{escape(str(finding))}</failure>"
-        elif finding is not None:
-            inner = f"<skipped message={quoteattr(f'in the baseline: {finding.broken[0]}')}/>"
+        inner = ""
+        if cell.broken and not cell.is_known(known):
+            inner = f"<failure message={quoteattr(cell.broken[0])}>{escape(str(cell))}</failure>"
+        elif cell.broken:
+            inner = f"<skipped message={quoteattr(f'in the baseline: {cell.broken[0]}')}/>"
         elif not cell.is_made:
             inner = f"<skipped message={quoteattr(printable(cell.why) or 'not reached')}/>"
         lines.append(f'<testcase classname="segstore.explore" name={quoteattr(cell.name)}>{inner}</testcase>')
@@ -244,7 +238,7 @@ def write_matrix(exploration: Exploration, path: Path) -> None:
 
 def _matrix(exploration: Exploration, links: Mapping[str, str]) -> str:
     """Returns the page. links: the name of a finding → the page of its trace."""
-    cells: dict[tuple[str, str], list[Cell]] = {}
+    cells: dict[tuple[str, str], list[Finding]] = {}
     for cell in exploration.cells:
         if len(cell.injections) == 1:
             cells.setdefault((cell.injections[0].point.alike, cell.injections[0].failure.name), []).append(cell)
@@ -268,14 +262,13 @@ def _matrix(exploration: Exploration, links: Mapping[str, str]) -> str:
     )
 
 
-def _td(runs: list[Cell], links: Mapping[str, str]) -> str:
+def _td(runs: list[Finding], links: Mapping[str, str]) -> str:
     if not runs:
         return "<td></td>"
     worst = min(runs, key=lambda cell: _WORST.index(cell.colour))
-    title = worst.why if worst.finding is None else str(worst.finding)
-    name = worst.name if worst.finding is None else worst.finding.name
-    sign = _link(name, _SIGNS[worst.colour], links)
-    return f'<td class="{worst.colour}" title={quoteattr(title or name)}>{sign}</td>'
+    title = str(worst) if worst.broken else worst.why or worst.name
+    sign = _link(worst.name, _SIGNS[worst.colour], links)
+    return f'<td class="{worst.colour}" title={quoteattr(title)}>{sign}</td>'
 
 
 def _link(name: str, text: str, links: Mapping[str, str]) -> str:

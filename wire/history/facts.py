@@ -170,17 +170,12 @@ class Operation(NamedTuple):
     """
 
     what: str
-    value: Any
-    expected: Any
-    version: Any
     outcome: str
     invoked: Place
+    value: Any = None
+    expected: Any = None
+    version: Any = None
     register: str = ""
-
-
-def register_key(segment: str) -> Key:
-    """Returns the key of the facts of all registers of a table or segment."""
-    return Key("register", segment)
 
 
 # --- streams, transactions, groups ------------------------------------------------------------------------------------

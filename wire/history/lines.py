@@ -166,7 +166,7 @@ class _OfTable(_Operation):
             return  # without effect and result
         outcome = "refused" if ended.outcome == "failed" else ended.outcome
         value = None if self.value is None else _identity(self.value)
-        operation = Operation(self.what, value, self.expected, self.version, outcome, ended.invoked)
+        operation = Operation(self.what, outcome, ended.invoked, value, self.expected, self.version)
         yield Fact(Key("register", f"{self.table} {self.key}"), ended.place, operation)
 
 
