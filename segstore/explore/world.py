@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 from segstore.client import ClientError, GroupReader, connect
-from segstore.wire.names import SegmentName, stream_of
+from segstore.wire.names import SegmentName, container_of, stream_of
 
 if TYPE_CHECKING:
     from segstore.explore.running import ExploredCluster
@@ -127,7 +127,8 @@ async def _join_and_read(mock: ExploredCluster, segment: str, store: int) -> Cor
 
 
 async def _move(mock: ExploredCluster, segment: str, store: int) -> None:
-    await mock.move(mock.container_of(segment), ((mock.owner_of(segment) or 0) + 1) % len(mock.stores))
+    container = container_of(segment, mock.settings.store.containers)
+    await mock.move(container, ((mock.owner_of(segment) or 0) + 1) % len(mock.stores))
 
 
 async def _expire(mock: ExploredCluster, segment: str, store: int) -> None:
