@@ -11,17 +11,7 @@ from segstore.explore.exploring import Plan, explore, explore_trace, wanted_of
 from segstore.explore.failures import Failure, failures_at
 from segstore.explore.options import Client, ExploreOptions
 from segstore.explore.points import Point, PointClass
-from segstore.explore.results import (
-    Exploration,
-    Finding,
-    baseline,
-    grouped,
-    junit,
-    runs_of,
-    shown,
-    write_fixture,
-    write_matrix,
-)
+from segstore.explore.results import Exploration, Finding, baseline, grouped, junit, shown, write_fixture, write_matrix
 from segstore.explore.running import ExploredCluster, Injection, NotPrepared
 
 __all__ = [
@@ -46,7 +36,6 @@ __all__ = [
     "grouped",
     "junit",
     "names_place",
-    "runs_of",
     "shown",
     "wanted_of",
     "words_of",

@@ -218,15 +218,10 @@ def write_fixture(finding: Finding, path: Path) -> None:
     write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
 
 
-def runs_of(page: Path) -> Path:
-    """Returns the folder of a matrix's runs, beside its page."""
-    return page.with_suffix(".runs")
-
-
 def write_matrix(exploration: Exploration, path: Path) -> None:
     """Writes the matrix of classes and failures as HTML, and the findings' traces and pages beside it."""
     links: dict[str, str] = {}
-    folder = runs_of(path)
+    folder = path.with_suffix(".runs")
     for number, finding in enumerate(exploration.findings, 1):
         make_folder(folder)
         trace = folder / f"finding-{number}.jsonl"

@@ -162,22 +162,11 @@ def _client(command: str | list[str] | None, option: str) -> CommandClient | Non
 
 
 def _check_outputs(options: dict[str, Any]) -> None:
-    """Refuses files that cannot be written, before the runs, which may take long."""
-    from segstore.explore import runs_of
-
-    outputs = []
+    """Refuses files in folders that are missing, before the runs, which may take long."""
     for option in ("page", "junit", "write_baseline"):
-        if (path := options[option]) is None:
-            continue
-        name = f"--{option.replace('_', '-')}"
-        if not path.parent.is_dir():
-            raise click.BadParameter(f"{path.parent} is no folder", param_hint=name)
-        if option == "page" and (folder := runs_of(path)).exists() and not folder.is_dir():
-            raise click.BadParameter(f"{folder}, for its runs, is no folder", param_hint=name)
-        for output in (path, runs_of(path)) if option == "page" else (path,):
-            if output.resolve() in outputs:
-                raise click.BadParameter(f"{output} is another output, too", param_hint=name)
-            outputs.append(output.resolve())
+        path = options[option]
+        if path is not None and not path.parent.is_dir():
+            raise click.BadParameter(f"{path.parent} is no folder", param_hint=f"--{option.replace('_', '-')}")
 
 
 def _exit(number: signal.Signals) -> None:
