@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from fnmatch import fnmatchcase
+from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple, Unpack
 
@@ -63,7 +64,7 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
         raise ValueError(f"jobs: {setting.jobs} is less than 1")
     if inspect.iscoroutinefunction(setting.check):
         raise TypeError("check: an async function; give a function that returns text or None")
-    until_s = None if setting.budget_s is None or setting.only else time.monotonic() + setting.budget_s
+    until_s = inf if setting.budget_s is None or setting.only else time.monotonic() + setting.budget_s
     if setting.match.strip():
         check_possible(parse_filter(setting.match, "request"), "log")
     with _quiet():
@@ -134,11 +135,11 @@ async def _good_run(setting: ExplorerSetting) -> Run:
 
 
 class _Explorer:
-    """The runs of an exploration and what they have shown. until_s: no run starts later; None for no limit."""
+    """The runs of an exploration and what they have shown. until_s: no run starts later."""
 
     # `_new`: the name of a run with one failure → the classes of points that the run without faults has not.
 
-    def __init__(self, setting: ExplorerSetting, good: Good, notes: list[str], until_s: float | None) -> None:
+    def __init__(self, setting: ExplorerSetting, good: Good, notes: list[str], until_s: float) -> None:
         self._setting = setting
         self._good = good
         self._notes = notes
@@ -175,9 +176,8 @@ class _Explorer:
                 yield Injection(point, failure)
 
     def _singles(self, classes: Iterable[PointClass]) -> list[Injections]:
-        later = 0.0 if self._setting.budget_s is None else 0.5  # runs that only wait would use up the budget
         ranked = [
-            (rank + later * injection.failure.only_waits, (injection,))
+            (rank + injection.failure.only_waits / 2, (injection,))  # runs that only wait would use up a budget
             for alike in classes
             for rank, point in enumerate(alike.members(is_complete=self._setting.complete))
             for injection in self._injections(point)
@@ -248,7 +248,7 @@ class _Explorer:
         async def work() -> None:
             with closing(waiting):  # after an error, no run starts
                 for number, injections in waiting:
-                    if self._until_s is not None and time.monotonic() >= self._until_s:
+                    if time.monotonic() >= self._until_s:
                         return
                     cells[number] = await self._run(injections)
 
@@ -321,7 +321,7 @@ async def explore_trace(
         return lambda mock: make_client(some).run(mock.host, mock.port)
 
     budget_s = options.get("budget_s")
-    until_s = None if budget_s is None else time.monotonic() + budget_s
+    until_s = inf if budget_s is None else time.monotonic() + budget_s
     explored = await explore(client_of(steps), **options)
     keep = {name: value for name, value in options.items() if name not in _NOT_SHORTENED}
     runs = explored.runs
@@ -334,8 +334,8 @@ async def explore_trace(
 
         async def breaks(some: Sequence[Step]) -> bool:
             nonlocal smallest, runs
-            left_s = None if until_s is None else until_s - time.monotonic()
-            if left_s is not None and left_s <= 0:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
                 return False
             try:
                 again = await explore(client_of(some), failures=[failure.name], budget_s=left_s, **keep)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 from segstore.client import ClientError, GroupReader, connect
+from segstore.server import control_api as _control_api  # noqa: F401 — before the runs, since it takes long
 from segstore.wire.names import SegmentName, container_of, stream_of
 
 if TYPE_CHECKING:
@@ -48,50 +49,40 @@ class CannotChange(RuntimeError):
     """The world cannot change in this way at the moment, such as a stream that is sealed."""
 
 
-def _stream(mock: ExploredCluster, segment: str) -> tuple[Any, str, str]:
-    """Returns the controller, the scope and the name of a segment's stream. Raises CannotChange."""
-    scope, _, name = (stream_of(segment) or "").rpartition("/")
-    controller: Any = mock.controller
-    if not scope or (scope, name) not in {(stream.scope, stream.name) for stream in controller.state.streams()}:
-        raise CannotChange(f"the controller knows no stream of {segment}")
-    return controller, scope, name
+def _stream(segment: str) -> str:
+    return stream_of(segment) or segment
 
 
 async def _scale(more: int, mock: ExploredCluster, segment: str, store: int) -> None:
-    controller, scope, name = _stream(mock, segment)
-    current = controller.streams.get(scope, name).current
-    count = len(current.segments) + more
-    if count < 1:
-        raise CannotChange(f"stream {scope}/{name} has one segment")
-    ranges = [(number / count, (number + 1) / count) for number in range(count)]
-    await controller.scaling.start(scope, name, [sealed.id for sealed in current.segments], ranges)
+    name = _stream(segment)
+    before = await mock.stream(name)
+    if before.open_segments + more < 1:
+        raise CannotChange(f"stream {name} has one segment")
+    await mock.scale_stream(name, before.open_segments + more)
     async with asyncio.timeout(_SCALES_S):
-        while controller.streams.get(scope, name).current.number == current.number:  # noqa: ASYNC110 — it has no event
+        while (await mock.stream(name)).epoch == before.epoch:  # noqa: ASYNC110 — it has no event
             await asyncio.sleep(_LOOK_S)
 
 
 async def _truncate(mock: ExploredCluster, segment: str, store: int) -> None:
-    controller, scope, name = _stream(mock, segment)
-    stream = controller.streams.get(scope, name)
-    names = {current.id: stream.segment_name(current) for current in stream.current.segments}
-    cut = {number: await controller.segments.segment_length(name) for number, name in names.items()}
-    await controller.streams.truncate(scope, name, cut)
+    listed = await mock.stream_segments(_stream(segment))
+    await mock.truncate_stream(
+        _stream(segment), {part.id: part.length or 0 for part in listed if part.status == "open"}
+    )
 
 
 async def _seal(mock: ExploredCluster, segment: str, store: int) -> None:
-    controller, *stream = _stream(mock, segment)
-    await controller.streams.seal(*stream)
+    await mock.seal_stream(_stream(segment))
 
 
 async def _delete(mock: ExploredCluster, segment: str, store: int) -> None:
-    await _seal(mock, segment, store)
-    controller, *stream = _stream(mock, segment)
-    await controller.streams.delete(*stream)
+    await mock.seal_stream(_stream(segment))
+    await mock.delete_stream(_stream(segment))
 
 
 async def _abort(mock: ExploredCluster, segment: str, store: int) -> None:
-    controller, *stream = _stream(mock, segment)
-    await controller.transactions.abort(*stream, SegmentName.parse(segment).transaction_id)
+    if transaction := SegmentName.parse(segment).transaction_id:
+        await mock.abort_transaction(_stream(segment), transaction)
 
 
 @asynccontextmanager
