@@ -68,7 +68,6 @@ class GroupFold:
         return iter(())
 
     def end(self) -> Iterator[Broken | Open]:
-        """Yields the broken rules."""
         # Releases count from their start, so they come too late.
         for _, place, value in sorted(self._facts, key=lambda fact: fact.place.time_ns):
             if isinstance(value, Checkpoint):

@@ -45,7 +45,6 @@ class LogFold:
         return iter(())
 
     def end(self) -> Iterator[Broken | Open]:
-        """Yields the broken rules."""
         stretches = self._stretches()
         yield from self._foreign(stretches)
         yield from self._places()

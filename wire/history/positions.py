@@ -78,7 +78,6 @@ class PositionsFold:
         return ()
 
     def end(self) -> Iterator[Broken | Open]:
-        """Yields the broken rules."""
         for group, updates in self._updates.items():
             updates.sort(key=lambda update: update[1].order)
             positions = _Positions(Key("group", group))

@@ -92,7 +92,6 @@ class RegisterFold:
         self._files: dict[str, _File] = {}
 
     def see(self, fact: Fact) -> Iterator[Broken | Open]:
-        """Takes the next operation."""
         file = self._files.setdefault(fact.place.file, _File([_History(-inf, UNKNOWN)]))
         operation, last, done = fact.value, file.histories[-1], _Done(fact.value, fact.place)
         if operation.what == "deleted" and operation.outcome == "unknown":

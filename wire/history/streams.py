@@ -36,7 +36,6 @@ class StreamFold:
         return ()
 
     def end(self) -> Iterator[Broken | Open]:
-        """Yields the broken rules."""
         yield from self._ordered()
         yield from self._closed()
 
