@@ -140,34 +140,28 @@ class _Explorer:
     # `_new`: the name of a run with one failure → the classes of points that the run without faults has not.
 
     def __init__(self, setting: ExplorerSetting, good: Good, notes: list[str], until_s: float) -> None:
-        self._setting = setting
-        self._good = good
-        self._notes = notes
-        self._until_s = until_s
-        self._runs = self._total = 2
-        self._cells: list[Finding] = []
+        self._setting, self._good, self._until_s = setting, good, until_s
+        self._explored = Exploration(2, classes_of(good.run.chosen), notes)
+        self._total = 2
         self._new: dict[str, list[PointClass]] = {}
-        self._not_injected: Counter[tuple[str, str]] = Counter()
-        self._unknown: Counter[tuple[str, str]] = Counter()
 
     async def explored(self) -> Exploration:
         """Runs the client with each failure. Raises ValueError for a pattern or a name that selects nothing."""
-        setting, good = self._setting, self._good
+        setting, good, explored = self._setting, self._good, self._explored
         names = {failure.name for point in good.run.points for failure in failures_at(point, setting)}
         for pattern in setting.failures:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise ValueError(f"no failure at any request or call of the client has a name like {pattern!r}")
-        classes = classes_of(good.run.chosen)
-        singles = [] if setting.only else self._singles(classes)
-        setting.started(Plan(classes, [injection for (injection,) in singles]))
+        singles = [] if setting.only else self._singles(explored.classes)
+        setting.started(Plan(explored.classes, [injection for (injection,) in singles]))
         broken = [f"{rule}: {text}" for rule, text in good.broken.items()]
         broken += [good.run.violation] if good.run.violation else []
         if broken:
-            self._cells.append(Finding((), tuple(broken), good.run.records))
+            explored.cells.append(Finding((), tuple(broken), good.run.records))
         await self._run_all([await self._named(setting.only)] if setting.only else singles)
         if setting.pairs:
             await self._run_all(self._pairs())
-        return Exploration(self._runs, classes, self._cells, self._not_injected, self._unknown, self._notes)
+        return explored
 
     def _injections(self, point: Point) -> Iterator[Injection]:
         """Yields the injections at a point that the patterns select, also the impossible ones."""
@@ -183,13 +177,13 @@ class _Explorer:
             for injection in self._injections(point)
         ]
         impossible = [injection.failure for _, (injection,) in ranked if injection.failure.why_not]
-        self._not_injected.update((failure.name, failure.why_not) for failure in impossible)
+        self._explored.not_injected.update((failure.name, failure.why_not) for failure in impossible)
         return self._varied(entry for entry in ranked if not entry[1][0].failure.why_not)
 
     def _pairs(self) -> list[Injections]:
         """Returns pairs of failures, those first whose first failure has led to the most new classes."""
         pairs: dict[tuple[str, str, str], tuple[float, Injections]] = {}
-        firsts = [(cell.injections[0], self._new[cell.name]) for cell in self._cells if cell.name in self._new]
+        firsts = [(cell.injections[0], self._new[cell.name]) for cell in self._explored.cells if cell.name in self._new]
         for first, new in sorted(firsts, key=lambda entry: -len(entry[1])):
             for alike in new:
                 for second in self._injections(alike.points[0]):
@@ -256,32 +250,32 @@ class _Explorer:
         for outcome in await asyncio.gather(*workers, return_exceptions=True):
             if outcome is not None:  # trouble of the machine
                 raise outcome
-        self._cells += [cell for _, cell in sorted(cells.items())]
+        self._explored.cells += [cell for _, cell in sorted(cells.items())]
         if skipped := len(runs) - len(cells):
             more = "1 more run" if skipped == 1 else f"{skipped:,} more runs"
-            self._notes.append(f"the budget ended before {more}")
+            self._explored.notes.append(f"the budget ended before {more}")
 
     async def _run(self, injections: Injections) -> Finding:
         setting, why = self._setting, ""
         run = await run_once(setting, *injections)
-        self._runs += 1
+        self._explored.runs += 1
         if run.is_hung and run.is_made and not any(injection.failure.may_wait for injection in injections):
             run = await run_once(setting, *injections)  # the machine may have been busy
-            self._runs += 1
+            self._explored.runs += 1
             self._total += 1
             if not run.is_hung:
                 why = "hung once in two runs"
-                self._notes.append(f"{name_of(injections)}: {why}")
+                self._explored.notes.append(f"{name_of(injections)}: {why}")
         broken: list[str] = []
         if run.is_made:  # else it shows nothing about its failures
             broken, unknown = judged(setting, self._good, run)
-            self._unknown += unknown
+            self._explored.unknown += unknown
         finding = Finding(injections, tuple(broken), run.records if broken else (), setting.repeating)
         if len(injections) > 1 and finding.kinds <= self._kinds(injections[0]):
             finding = Finding(injections)  # the first failure alone breaks as much
         for injection in injections:
             if str(injection) in run.impossible:
-                self._not_injected[injection.failure.name, run.impossible[str(injection)]] += 1
+                self._explored.not_injected[injection.failure.name, run.impossible[str(injection)]] += 1
         if not why and run.is_hung and run.is_made and not broken:
             why = f"the client still waited after {setting.timeout_s:g} s"
         why = why or "; ".join(run.impossible.values())
@@ -292,12 +286,12 @@ class _Explorer:
             self._new[name_of(injections)] = classes_of(
                 point for point in run.chosen if point.alike not in known and str(point) != failed
             )
-        self._setting.tell(self._runs, self._total, finding if finding.broken else None)
+        self._setting.tell(self._explored.runs, self._total, finding if finding.broken else None)
         return finding._replace(is_made=is_made, why=why)
 
     def _kinds(self, injection: Injection) -> set[str]:
         """Returns the kinds of failure that an injection shows alone."""
-        return {kind for cell in self._cells if cell.name == str(injection) for kind in cell.kinds}
+        return {kind for cell in self._explored.cells if cell.name == str(injection) for kind in cell.kinds}
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------
@@ -324,7 +318,6 @@ async def explore_trace(
     until_s = inf if budget_s is None else time.monotonic() + budget_s
     explored = await explore(client_of(steps), **options)
     keep = {name: value for name, value in options.items() if name not in _NOT_SHORTENED}
-    runs = explored.runs
 
     async def smallest_of(finding: Finding) -> Finding:
         if len(finding.injections) != 1:
@@ -333,7 +326,7 @@ async def explore_trace(
         smallest = finding
 
         async def breaks(some: Sequence[Step]) -> bool:
-            nonlocal smallest, runs
+            nonlocal smallest
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 return False
@@ -341,7 +334,7 @@ async def explore_trace(
                 again = await explore(client_of(some), failures=[failure.name], budget_s=left_s, **keep)
             except (ConnectionError, TimeoutError, ValueError):
                 return False  # the shortened dialogue fails even without a fault, or has no such failure
-            runs += again.runs
+            explored.runs += again.runs
             for candidate in again.findings:
                 is_alike = [injection.point.alike for injection in candidate.injections] == [point.alike]
                 if is_alike and candidate.kinds & finding.kinds:
@@ -352,8 +345,8 @@ async def explore_trace(
         await shortened(steps, breaks)
         return smallest
 
-    cells = [await smallest_of(cell) if cell.broken else cell for cell in explored.cells]
-    return explored._replace(runs=runs, cells=cells)
+    explored.cells = [await smallest_of(cell) if cell.broken else cell for cell in explored.cells]
+    return explored
 
 
 async def wanted_of(records: Iterable[Record], timeout_s: float) -> Segments:

@@ -109,8 +109,7 @@ _RETRIED_STATUSES: Final = frozenset(
 """The statuses after which `ControllerImpl` calls again; a call that may not be repeated may fail with them."""
 _SUCCESSES: Final = frozenset({"SUCCESS", "OK", "STARTED", "IN_PROGRESS", "OPEN", "COMMITTING", "COMMITTED"})
 """States that a controller reports only if they are true."""
-_TAIL_LOST: Final = "store restarts, tail lost"
-_NO_PIPES: Final = Failure("cut", why_not="gRPC owns the controller's sockets")
+_NO_CUT: Final = Failure("cut", why_not="gRPC owns the controller's sockets")
 _REPLY_GONE: Final = frozenset({"cut after", "cut within", "reset after", "half-open", "store restarts"})
 """The request is executed and not answered: a conditional update of a table that is repeated conflicts with itself."""
 
@@ -120,7 +119,7 @@ def failures_at(point: Point, setting: ExplorerSetting) -> Iterator[Failure]:
     late = Failure("reply late", {"delay_ms": setting.timeout_s * _LATE_MS, "at": "after"})
     if point.is_call:
         # Late replies first: a budget may end before the many statuses.
-        failures = [late, _LOST, *_of_call(point.type_name, point.reply), _NO_PIPES]
+        failures = [late, _LOST, *_of_call(point.type_name, point.reply), _NO_CUT]
     else:
         failures = [*_of_request(point), late]
     for failure in (*failures, *_of_world(point, setting)):
@@ -180,4 +179,5 @@ def _of_world(point: Point, setting: ExplorerSetting) -> Iterator[Failure]:
         else:
             yield Failure(name, change=change, is_retried=not loses, may_lose=loses, may_wait=loses)
     if point.type_name in _WRITES | _KEYS:
-        yield Failure(_TAIL_LOST, {"close": "before", "reset": True}, CHANGES["store restarts"], is_retried=True)
+        restart = CHANGES["store restarts"]
+        yield Failure("store restarts, tail lost", {"close": "before", "reset": True}, restart, is_retried=True)

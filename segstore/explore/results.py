@@ -7,6 +7,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -93,7 +94,8 @@ class Finding(NamedTuple):
         return f"<{self.name}: {', '.join(sorted(self.kinds))}>"
 
 
-class Exploration(NamedTuple):
+@dataclass(slots=True)
+class Exploration:
     """The result of an exploration.
 
     Args:
@@ -105,10 +107,10 @@ class Exploration(NamedTuple):
 
     runs: int
     classes: list[PointClass]
-    cells: list[Finding]
-    not_injected: Counter[tuple[str, str]]
-    unknown: Counter[tuple[str, str]]
     notes: list[str]
+    cells: list[Finding] = field(default_factory=list)
+    not_injected: Counter[tuple[str, str]] = field(default_factory=Counter)
+    unknown: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
     def findings(self) -> list[Finding]:
@@ -209,7 +211,7 @@ _STYLE: Final = (
     "#2a5;color:#fff}.unknown{background:#bbb}.red a{color:#fff}:root{color-scheme:light dark}"
 )
 _SIGNS: Final = {"red": "✗", "green": "✓", "unknown": "?"}
-_WORST: Final = ("red", "green", "unknown")
+"""The worst colour first."""
 
 
 def write_fixture(finding: Finding, path: Path) -> None:
@@ -260,7 +262,7 @@ def _matrix(exploration: Exploration, links: Mapping[str, str]) -> str:
 def _td(runs: list[Finding], links: Mapping[str, str]) -> str:
     if not runs:
         return "<td></td>"
-    worst = min(runs, key=lambda cell: _WORST.index(cell.colour))
+    worst = min(runs, key=lambda cell: [*_SIGNS].index(cell.colour))
     title = str(worst) if worst.broken else worst.why or worst.name
     sign = _link(worst.name, _SIGNS[worst.colour], links)
     return f'<td class="{worst.colour}" title={quoteattr(title)}>{sign}</td>'

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 from segstore.client import ClientError, GroupReader, connect
+from segstore.explore.points import subject_of
 from segstore.server import control_api as _control_api  # noqa: F401 — before the runs, since it takes long
 from segstore.wire.names import SegmentName, container_of, stream_of
 
@@ -49,12 +50,8 @@ class CannotChange(RuntimeError):
     """The world cannot change in this way at the moment, such as a stream that is sealed."""
 
 
-def _stream(segment: str) -> str:
-    return stream_of(segment) or segment
-
-
 async def _scale(more: int, mock: ExploredCluster, segment: str, store: int) -> None:
-    name = _stream(segment)
+    name = subject_of(segment)
     before = await mock.stream(name)
     if before.open_segments + more < 1:
         raise CannotChange(f"stream {name} has one segment")
@@ -65,24 +62,23 @@ async def _scale(more: int, mock: ExploredCluster, segment: str, store: int) -> 
 
 
 async def _truncate(mock: ExploredCluster, segment: str, store: int) -> None:
-    listed = await mock.stream_segments(_stream(segment))
-    await mock.truncate_stream(
-        _stream(segment), {part.id: part.length or 0 for part in listed if part.status == "open"}
-    )
+    name = subject_of(segment)
+    cut = {current.id: current.length or 0 for current in await mock.stream_segments(name) if current.status == "open"}
+    await mock.truncate_stream(name, cut)
 
 
 async def _seal(mock: ExploredCluster, segment: str, store: int) -> None:
-    await mock.seal_stream(_stream(segment))
+    await mock.seal_stream(subject_of(segment))
 
 
 async def _delete(mock: ExploredCluster, segment: str, store: int) -> None:
-    await mock.seal_stream(_stream(segment))
-    await mock.delete_stream(_stream(segment))
+    await mock.seal_stream(subject_of(segment))
+    await mock.delete_stream(subject_of(segment))
 
 
 async def _abort(mock: ExploredCluster, segment: str, store: int) -> None:
     if transaction := SegmentName.parse(segment).transaction_id:
-        await mock.abort_transaction(_stream(segment), transaction)
+        await mock.abort_transaction(subject_of(segment), transaction)
 
 
 @asynccontextmanager
