@@ -79,9 +79,11 @@ class GroupFold:
             elif value.what == "acquired":
                 yield from self._holders.acquire(place, value.reader, value.segment)
             else:
+                segment = value.segment
                 if value.what == "gone":
+                    segment = ""
                     self._left.add(value.reader)
-                self._holders.release(value.reader, value.segment, is_certain=value.is_certain)
+                self._holders.release(value.reader, segment, is_certain=value.is_certain)
 
     def _deliver(self, place: Place, delivery: LoggedEvent) -> Iterator[Broken]:
         segment, offset, reader = delivery.segment, delivery.offset, delivery.who

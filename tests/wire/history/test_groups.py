@@ -37,6 +37,7 @@ CHECKPOINT = 'm checkpoint {"group": "g", "name": "c", "positions": {"s": 9}}\n'
         (step("a", "acquire") + step("b", "acquire"), {"held-twice": 1}),
         (step("a", "acquire") + step("a", "release") + step("b", "acquire"), {}),
         (step("a", "acquire") + step("a", "leave") + step("b", "acquire"), {}),
+        (step("a", "acquire") + 'a leave {"group": "g", "segment": "t"}\n' + step("b", "acquire"), {}),
         (step("a", "acquire") + step("a", "acquire"), {}),
         *((step("a", "acquire") + step("a", what, "info") + step("b", "acquire"), {}) for what in ("release", "leave")),
         (step("a", "acquire") + step("a", "release", "info") + step("a", "acquire") + step("b", "acquire"), {}),
