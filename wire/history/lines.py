@@ -273,6 +273,8 @@ OPERATIONS: Final[dict[str, type[_Operation]]] = {
     "window": TimeWindow,
 }
 """The operations by name; the fields of each class are the fields of its value."""
+_DECODE: Final = {name: msgspec.json.Decoder(operation).decode for name, operation in OPERATIONS.items()}
+_encode: Final = msgspec.json.Encoder().encode
 
 
 def _name(name: str | int | None, ended: Ended) -> str:
@@ -379,12 +381,12 @@ def read_history(lines: Iterable[bytes | str], file: str = "", skipped: list[str
 
 
 def _facts(where: str, begun: Line, more: dict[str, Any], ended: Ended, sequence: _Sequence) -> Iterator[Fact]:
-    operation = OPERATIONS.get(begun.f)
-    if operation is None:
+    decode = _DECODE.get(begun.f)
+    if decode is None:
         raise HistoryError(f"{where}: there is no operation {begun.f!r}; there are {', '.join(OPERATIONS)}")
     first = begun.value or {}
     try:
-        facts = list(sequence.ends(msgspec.convert(first | more, operation), first, ended))
+        facts = list(sequence.ends(decode(_encode(first | more)), first, ended))
     except (msgspec.ValidationError, RecursionError) as error:
         raise HistoryError(f"{where}: value of {begun.f}: {error}") from error
     yield from facts
