@@ -11,7 +11,6 @@ with an address filled in are not split again; a command reads no standard input
 from __future__ import annotations
 
 import asyncio
-import difflib
 import os
 import re
 import shlex
@@ -20,6 +19,7 @@ import tempfile
 from asyncio.subprocess import DEVNULL
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Any, BinaryIO, Final
 
 from segstore.wire.printable import printable
@@ -51,31 +51,23 @@ def panic_of(stderr: str) -> str:
 
 
 class CommandError(ValueError):
-    """A command that cannot be run. Attribute: command."""
-
-    def __init__(self, command: str, why: str) -> None:
-        super().__init__(why)
-        self.command = command
+    """A command that cannot be run."""
 
 
 def words_of(command: str | Sequence[str]) -> list[str]:
     """Splits a command into words, with placeholders. Raises CommandError."""
-    text = command if isinstance(command, str) else shlex.join(command)
     try:
         words = shlex.split(command) if isinstance(command, str) else list(command)
     except ValueError as error:
-        raise CommandError(text, f"the command cannot be split into words: {error}") from error
+        raise CommandError(f"the command cannot be split into words: {error}") from error
     if not words:
-        raise CommandError(text, "the command is empty")
-    for word in words:
-        for placeholder in _PLACE.finditer(word):
-            name = placeholder[2]
-            if name is not None and name not in PLACES:
-                near = difflib.get_close_matches(name, PLACES, 1)
-                hint = f" ({{{near[0]}}}?)" if near else ""
-                there = ", ".join(f"{{{place}}}" for place in PLACES)
-                why = f"unknown placeholder {{{name}}}{hint}, only {there}; write {{{{{name}}}}} for the literal text"
-                raise CommandError(text, why)
+        raise CommandError("the command is empty")
+    for placeholder in chain.from_iterable(map(_PLACE.finditer, words)):
+        name = placeholder[2]
+        if name is not None and name not in PLACES:
+            there = ", ".join(f"{{{place}}}" for place in PLACES)
+            why = f"unknown placeholder {{{name}}}, only {there}; write {{{{{name}}}}} for the literal text"
+            raise CommandError(why)
     return words
 
 
@@ -117,7 +109,7 @@ class CommandClient:
                 *filled, stdin=DEVNULL, stdout=output, stderr=errors, env=names, start_new_session=True
             )
         except OSError as error:
-            raise CommandError(shlex.join(self.words), f"{filled[0]!r} cannot be started: {error.strerror}") from error
+            raise CommandError(f"{filled[0]!r} cannot be started: {error.strerror}") from error
         ended = False
         try:
             status = await process.wait()

@@ -16,14 +16,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from fnmatch import fnmatchcase
+from math import inf
 from random import Random
 from typing import Any, Final, NamedTuple, Unpack
 
-from segstore.explore.failures import Failure, failures_at
+from segstore.explore.failures import failures_at
 from segstore.explore.judging import Good, compared, good_of, judged
 from segstore.explore.options import Client, ExploreOptions, ExplorerSetting, Segments
 from segstore.explore.points import Point, PointClass, classes_of
-from segstore.explore.results import Cell, Exploration, Finding, name_of
+from segstore.explore.results import Exploration, Finding, name_of
 from segstore.explore.running import Injection, Run, prepared, run_once
 from segstore.server.replay import Step, read_script
 from segstore.traces import TraceClient, shortened
@@ -63,7 +64,7 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
         raise ValueError(f"jobs: {setting.jobs} is less than 1")
     if inspect.iscoroutinefunction(setting.check):
         raise TypeError("check: an async function; give a function that returns text or None")
-    until_s = None if setting.budget_s is None or setting.only else time.monotonic() + setting.budget_s
+    until_s = inf if setting.budget_s is None or setting.only else time.monotonic() + setting.budget_s
     if setting.match.strip():
         check_possible(parse_filter(setting.match), "log")
     with _quiet():
@@ -134,68 +135,61 @@ async def _good_run(setting: ExplorerSetting) -> Run:
 
 
 class _Explorer:
-    """The runs of an exploration and what they have shown. until_s: no run starts later; None for no limit."""
+    """The runs of an exploration and what they have shown. until_s: no run starts later."""
 
     # `_new`: the name of a run with one failure → the classes of points that the run without faults has not.
 
-    def __init__(self, setting: ExplorerSetting, good: Good, notes: list[str], until_s: float | None) -> None:
-        self._setting = setting
-        self._good = good
-        self._notes = notes
-        self._until_s = until_s
-        self._runs = self._total = 2
-        self._cells: list[Cell] = []
+    def __init__(self, setting: ExplorerSetting, good: Good, notes: list[str], until_s: float) -> None:
+        self._setting, self._good, self._until_s = setting, good, until_s
+        self._explored = Exploration(2, classes_of(good.run.chosen), notes)
+        self._total = 2
         self._new: dict[str, list[PointClass]] = {}
-        self._not_injected: Counter[tuple[str, str]] = Counter()
-        self._unknown: Counter[tuple[str, str]] = Counter()
 
     async def explored(self) -> Exploration:
         """Runs the client with each failure. Raises ValueError for a pattern or a name that selects nothing."""
-        setting, good = self._setting, self._good
+        setting, good, explored = self._setting, self._good, self._explored
         names = {failure.name for point in good.run.points for failure in failures_at(point, setting)}
         for pattern in setting.failures:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise ValueError(f"no failure at any request or call of the client has a name like {pattern!r}")
-        classes = classes_of(good.run.chosen)
-        singles = [] if setting.only else self._singles(classes)
-        setting.started(Plan(classes, [injection for (injection,) in singles]))
+        singles = [] if setting.only else self._singles(explored.classes)
+        setting.started(Plan(explored.classes, [injection for (injection,) in singles]))
         broken = [f"{rule}: {text}" for rule, text in good.broken.items()]
         broken += [good.run.violation] if good.run.violation else []
         if broken:
-            self._cells.append(Cell((), Finding((), tuple(broken), good.run.records)))
+            explored.cells.append(Finding((), tuple(broken), good.run.records))
         await self._run_all([await self._named(setting.only)] if setting.only else singles)
         if setting.pairs:
             await self._run_all(self._pairs())
-        return Exploration(self._runs, classes, self._cells, self._not_injected, self._unknown, self._notes)
+        return explored
 
-    def _injections(self, point: Point, not_injected: Counter[tuple[str, str]] | None = None) -> Iterator[Injection]:
-        """Yields the injections at a point that the patterns select."""
+    def _injections(self, point: Point) -> Iterator[Injection]:
+        """Yields the injections at a point that the patterns select, also the impossible ones."""
         for failure in failures_at(point, self._setting):
-            if not any(fnmatchcase(failure.name, pattern) for pattern in self._setting.failures):
-                continue
-            if isinstance(failure, Failure):
+            if any(fnmatchcase(failure.name, pattern) for pattern in self._setting.failures):
                 yield Injection(point, failure)
-            elif not_injected is not None:
-                not_injected[failure] += 1
 
     def _singles(self, classes: Iterable[PointClass]) -> list[Injections]:
-        later = 0.0 if self._setting.budget_s is None else 0.5  # runs that only wait would use up the budget
-        return self._varied(
-            (rank + later * injection.failure.only_waits, (injection,))
+        ranked = [
+            (rank + injection.failure.only_waits / 2, (injection,))  # runs that only wait would use up a budget
             for alike in classes
             for rank, point in enumerate(alike.members(is_complete=self._setting.complete))
-            for injection in self._injections(point, self._not_injected)
-        )
+            for injection in self._injections(point)
+        ]
+        impossible = [injection.failure for _, (injection,) in ranked if injection.failure.why_not]
+        self._explored.not_injected.update((failure.name, failure.why_not) for failure in impossible)
+        return self._varied(entry for entry in ranked if not entry[1][0].failure.why_not)
 
     def _pairs(self) -> list[Injections]:
         """Returns pairs of failures, those first whose first failure has led to the most new classes."""
         pairs: dict[tuple[str, str, str], tuple[float, Injections]] = {}
-        firsts = [(cell.injections[0], self._new[cell.name]) for cell in self._cells if cell.name in self._new]
+        firsts = [(cell.injections[0], self._new[cell.name]) for cell in self._explored.cells if cell.name in self._new]
         for first, new in sorted(firsts, key=lambda entry: -len(entry[1])):
             for alike in new:
                 for second in self._injections(alike.points[0]):
-                    key = first.point.alike, alike.name, second.failure.name
-                    pairs.setdefault(key, (-len(new), (first, second)))
+                    if not second.failure.why_not:
+                        key = first.point.alike, alike.name, second.failure.name
+                        pairs.setdefault(key, (-len(new), (first, second)))
         return self._varied(pairs.values())
 
     def _varied(self, ranked: Iterable[tuple[float, Injections]]) -> list[Injections]:
@@ -234,20 +228,21 @@ class _Explorer:
 
     def _names(self, run: Run) -> dict[str, Injection]:
         """Returns the injections at all points of a run by name, whatever the patterns select."""
-        failures = ((point, failure) for point in run.points for failure in failures_at(point, self._setting))
-        injections = (Injection(point, failure) for point, failure in failures if isinstance(failure, Failure))
-        return {str(injection): injection for injection in injections}
+        injections = (
+            Injection(point, failure) for point in run.points for failure in failures_at(point, self._setting)
+        )
+        return {str(injection): injection for injection in injections if not injection.failure.why_not}
 
     async def _run_all(self, runs: Sequence[Injections]) -> None:
         """Runs the client once for each entry, several side by side."""
         self._total += len(runs)
-        cells: dict[int, Cell] = {}
+        cells: dict[int, Finding] = {}
         waiting = (entry for entry in enumerate(runs))
 
         async def work() -> None:
             with closing(waiting):  # after an error, no run starts
                 for number, injections in waiting:
-                    if self._until_s is not None and time.monotonic() >= self._until_s:
+                    if time.monotonic() >= self._until_s:
                         return
                     cells[number] = await self._run(injections)
 
@@ -255,32 +250,32 @@ class _Explorer:
         for outcome in await asyncio.gather(*workers, return_exceptions=True):
             if outcome is not None:  # trouble of the machine
                 raise outcome
-        self._cells += [cell for _, cell in sorted(cells.items())]
+        self._explored.cells += [cell for _, cell in sorted(cells.items())]
         if skipped := len(runs) - len(cells):
             more = "1 more run" if skipped == 1 else f"{skipped:,} more runs"
-            self._notes.append(f"the budget ended before {more}")
+            self._explored.notes.append(f"the budget ended before {more}")
 
-    async def _run(self, injections: Injections) -> Cell:
+    async def _run(self, injections: Injections) -> Finding:
         setting, why = self._setting, ""
         run = await run_once(setting, *injections)
-        self._runs += 1
+        self._explored.runs += 1
         if run.is_hung and run.is_made and not any(injection.failure.may_wait for injection in injections):
             run = await run_once(setting, *injections)  # the machine may have been busy
-            self._runs += 1
+            self._explored.runs += 1
             self._total += 1
             if not run.is_hung:
                 why = "hung once in two runs"
-                self._notes.append(f"{name_of(injections)}: {why}")
+                self._explored.notes.append(f"{name_of(injections)}: {why}")
         broken: list[str] = []
         if run.is_made:  # else it shows nothing about its failures
             broken, unknown = judged(setting, self._good, run)
-            self._unknown += unknown
-        finding = Finding(injections, tuple(broken), run.records, setting.repeating) if broken else None
-        if len(injections) > 1 and finding is not None and finding.kinds <= self._kinds(injections[0]):
-            finding = None  # the first failure alone breaks as much
+            self._explored.unknown += unknown
+        finding = Finding(injections, tuple(broken), run.records if broken else (), setting.repeating)
+        if len(injections) > 1 and finding.kinds <= self._kinds(injections[0]):
+            finding = Finding(injections)  # the first failure alone breaks as much
         for injection in injections:
             if str(injection) in run.impossible:
-                self._not_injected[injection.failure.name, run.impossible[str(injection)]] += 1
+                self._explored.not_injected[injection.failure.name, run.impossible[str(injection)]] += 1
         if not why and run.is_hung and run.is_made and not broken:
             why = f"the client still waited after {setting.timeout_s:g} s"
         why = why or "; ".join(run.impossible.values())
@@ -291,13 +286,12 @@ class _Explorer:
             self._new[name_of(injections)] = classes_of(
                 point for point in run.chosen if point.alike not in known and str(point) != failed
             )
-        self._setting.tell(self._runs, self._total, finding)
-        return Cell(injections, finding, is_made, why)
+        self._setting.tell(self._explored.runs, self._total, finding if finding.broken else None)
+        return finding._replace(is_made=is_made, why=why)
 
     def _kinds(self, injection: Injection) -> set[str]:
         """Returns the kinds of failure that an injection shows alone."""
-        findings = (cell.finding for cell in self._cells if cell.name == str(injection))
-        return {kind for finding in findings if finding is not None for kind in finding.kinds}
+        return {kind for cell in self._explored.cells if cell.name == str(injection) for kind in cell.kinds}
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------
@@ -321,10 +315,9 @@ async def explore_trace(
         return lambda mock: make_client(some).run(mock.host, mock.port)
 
     budget_s = options.get("budget_s")
-    until_s = None if budget_s is None else time.monotonic() + budget_s
+    until_s = inf if budget_s is None else time.monotonic() + budget_s
     explored = await explore(client_of(steps), **options)
     keep = {name: value for name, value in options.items() if name not in _NOT_SHORTENED}
-    runs = explored.runs
 
     async def smallest_of(finding: Finding) -> Finding:
         if len(finding.injections) != 1:
@@ -333,15 +326,15 @@ async def explore_trace(
         smallest = finding
 
         async def breaks(some: Sequence[Step]) -> bool:
-            nonlocal smallest, runs
-            left_s = None if until_s is None else until_s - time.monotonic()
-            if left_s is not None and left_s <= 0:
+            nonlocal smallest
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
                 return False
             try:
                 again = await explore(client_of(some), failures=[failure.name], budget_s=left_s, **keep)
             except (ConnectionError, TimeoutError, ValueError):
                 return False  # the shortened dialogue fails even without a fault, or has no such failure
-            runs += again.runs
+            explored.runs += again.runs
             for candidate in again.findings:
                 is_alike = [injection.point.alike for injection in candidate.injections] == [point.alike]
                 if is_alike and candidate.kinds & finding.kinds:
@@ -352,11 +345,8 @@ async def explore_trace(
         await shortened(steps, breaks)
         return smallest
 
-    cells = [
-        cell if cell.finding is None else cell._replace(finding=await smallest_of(cell.finding))
-        for cell in explored.cells
-    ]
-    return explored._replace(runs=runs, cells=cells)
+    explored.cells = [await smallest_of(cell) if cell.broken else cell for cell in explored.cells]
+    return explored
 
 
 async def wanted_of(records: Iterable[Record], timeout_s: float) -> Segments:

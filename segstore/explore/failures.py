@@ -1,7 +1,7 @@
 """The failures that the explorer injects, and the points at which each can be injected.
 
 A failure is the action of a fault rule, a change of the world (`segstore.explore.world`) that is complete before the
-request passes, or both. `failures_at` lists the failures of a point, and why other failures cannot be injected there.
+request passes, or both. `failures_at` lists the failures of a point, and why some of them cannot be injected there.
 
 Sources: `PravegaRequestProcessor.handleException` and `AppendProcessor.handleException` for the failures of commands;
 `controller.proto` for the statuses of calls; `ControllerImpl` and `SegmentOutputStreamImpl` for what the reference's
@@ -10,7 +10,7 @@ client tries again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -38,6 +38,7 @@ class Failure(NamedTuple):
             contradicts the controller, or TCP would have reported the loss at some time. Such a run is unknown.
         is_retried: Whether the reference's client continues: a client that gives up has given up too early.
         may_lose: Whether data may then be gone although the client is right.
+        why_not: Why it cannot be injected at the point, if it cannot.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Failure(NamedTuple):
     may_wait: bool = False
     is_retried: bool = False
     may_lose: bool = False
+    why_not: str = ""
 
     @property
     def kind(self) -> str:
@@ -57,13 +59,6 @@ class Failure(NamedTuple):
     def only_waits(self) -> bool:
         """Whether most clients wait until the run ends, so that its result is unknown."""
         return self.may_wait and (self.is_lasting or self.action == {"drop": "reply"})
-
-
-class NotInjected(NamedTuple):
-    """A failure that cannot be injected at a point, and why."""
-
-    name: str
-    why: str
 
 
 _CUTS: Final = tuple(
@@ -114,23 +109,21 @@ _RETRIED_STATUSES: Final = frozenset(
 """The statuses after which `ControllerImpl` calls again; a call that may not be repeated may fail with them."""
 _SUCCESSES: Final = frozenset({"SUCCESS", "OK", "STARTED", "IN_PROGRESS", "OPEN", "COMMITTING", "COMMITTED"})
 """States that a controller reports only if they are true."""
-_TAIL_LOST: Final = "store restarts, tail lost"
-_NO_PIPES: Final = NotInjected("cut", "gRPC owns the controller's sockets")
+_NO_CUT: Final = Failure("cut", why_not="gRPC owns the controller's sockets")
 _REPLY_GONE: Final = frozenset({"cut after", "cut within", "reset after", "half-open", "store restarts"})
 """The request is executed and not answered: a conditional update of a table that is repeated conflicts with itself."""
 
 
-def failures_at(point: Point, setting: ExplorerSetting) -> Iterator[Failure | NotInjected]:
-    """Yields the failures of a point, and why other failures cannot be injected there."""
+def failures_at(point: Point, setting: ExplorerSetting) -> Iterator[Failure]:
+    """Yields the failures of a point, also the impossible ones."""
     late = Failure("reply late", {"delay_ms": setting.timeout_s * _LATE_MS, "at": "after"})
-    failures: Iterable[Failure | NotInjected]
     if point.is_call:
         # Late replies first: a budget may end before the many statuses.
-        failures = (late, _LOST, *_of_call(point.type_name, point.reply), _NO_PIPES)
+        failures = [late, _LOST, *_of_call(point.type_name, point.reply), _NO_CUT]
     else:
-        failures = (*_of_request(point), late)
+        failures = [*_of_request(point), late]
     for failure in (*failures, *_of_world(point, setting)):
-        if isinstance(failure, Failure) and failure.name in _REPLY_GONE and point.type_name in _KEYS:
+        if failure.name in _REPLY_GONE and point.type_name in _KEYS:
             yield failure._replace(is_retried=False)
         else:
             yield failure
@@ -173,17 +166,18 @@ def _of_call(rpc: str, good: str) -> tuple[Failure, ...]:
     return tuple(failures)
 
 
-def _of_world(point: Point, setting: ExplorerSetting) -> Iterator[Failure | NotInjected]:
+def _of_world(point: Point, setting: ExplorerSetting) -> Iterator[Failure]:
     kind = kind_of(point.segment) if point.segment else "none"
     for name, change in CHANGES.items():
         if (change.needs and kind not in change.needs) or change.tokens > setting.tokens:
             continue
         loses = change.may_lose
         if change.stores > setting.stores:
-            yield NotInjected(name, f"it takes {change.stores} stores")
+            yield Failure(name, why_not=f"it takes {change.stores} stores")
         elif change.needs and change.needs <= STREAMS and not setting.streams:
-            yield NotInjected(name, "the client has called no controller")
+            yield Failure(name, why_not="the client has called no controller")
         else:
             yield Failure(name, change=change, is_retried=not loses, may_lose=loses, may_wait=loses)
     if point.type_name in _WRITES | _KEYS:
-        yield Failure(_TAIL_LOST, {"close": "before", "reset": True}, CHANGES["store restarts"], is_retried=True)
+        restart = CHANGES["store restarts"]
+        yield Failure("store restarts, tail lost", {"close": "before", "reset": True}, restart, is_retried=True)

@@ -18,12 +18,12 @@ from uuid import UUID
 from segstore.explore.commands import ClientFailed, panic_of
 from segstore.explore.failures import APPENDS
 from segstore.explore.options import ExplorerSetting, Segments
+from segstore.explore.points import subject_of
 from segstore.explore.running import Run, events_of
 from segstore.server.replay import read_script
 from segstore.wire import decode
 from segstore.wire.blocks import Append
 from segstore.wire.history import RULES, Broken, judge, placed
-from segstore.wire.names import stream_of
 from segstore.wire.printable import printable
 from segstore.wire.trace import Call, Direction, Record, RecordKind
 
@@ -74,13 +74,13 @@ def judged(setting: ExplorerSetting, good: Good, run: Run) -> tuple[list[str], C
     has_claimed_success = run.error is None and not run.is_hung
     if not any(failure.may_lose for failure in failures):
         # A client that raised may have stored a part of its bytes, and may not have removed its events yet.
-        partial = frozenset() if has_claimed_success else frozenset(map(_stream, good.run.unframed)) | _emptied(good)
+        partial = frozenset() if has_claimed_success else frozenset(map(subject_of, good.run.unframed)) | _emptied(good)
         lines += compared(
             good.segments,
             run.segments,
             good.run.records if setting.keep_order else None,
             except_for=good.varying | partial,
-            unframed=frozenset(map(_stream, good.run.unframed | run.unframed)),
+            unframed=frozenset(map(subject_of, good.run.unframed | run.unframed)),
             missing=has_claimed_success,
         )
         if has_claimed_success and good.prints_same and not answers and run.output != good.run.output:
@@ -144,7 +144,7 @@ def _emptied(good: Good) -> frozenset[str]:
     )
     removals = (request for request in requests if request.type_name in ("TRUNCATE_SEGMENT", "DELETE_SEGMENT"))
     segments: list[str] = [removal.segment for removal in removals]  # type: ignore[attr-defined]  # both have one
-    return frozenset(_stream(segment) for segment in segments if segment.count("#") == 1)
+    return frozenset(subject_of(segment) for segment in segments if segment.count("#") == 1)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -270,12 +270,8 @@ def _compared_bytes(name: str, wanted: bytes, stored: bytes) -> Iterator[str]:
 def _by_stream(segments: Segments) -> dict[str, list[bytes]]:
     streams: dict[str, list[bytes]] = {}
     for segment, events in segments.items():
-        streams.setdefault(_stream(segment), []).extend(events)
+        streams.setdefault(subject_of(segment), []).extend(events)
     return streams
-
-
-def _stream(segment: str) -> str:
-    return stream_of(segment) or segment
 
 
 def _in_order(wanted: Segments, stored: Segments, name: str, writer_of: Mapping[bytes, UUID]) -> bool:
@@ -290,7 +286,7 @@ def _in_order(wanted: Segments, stored: Segments, name: str, writer_of: Mapping[
         )
         for segment, before in wanted.items()
         for other, now in stored.items()
-        if _stream(segment) == name == _stream(other)
+        if subject_of(segment) == name == subject_of(other)
         for writer in {writer_of.get(event) for event in before}
     )
 

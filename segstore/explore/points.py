@@ -9,14 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from segstore.wire.names import SegmentName
+from segstore.wire.names import SegmentName, stream_of
 
 if TYPE_CHECKING:
     from segstore.server.faults import Seen
-
-_NO_POINT: Final = frozenset({"KEEP_ALIVE"})
 
 
 class Point(NamedTuple):
@@ -70,6 +68,11 @@ def kind_of(segment: str) -> str:
     return "other" if name.stream is None else "stream"
 
 
+def subject_of(segment: str) -> str:
+    """Returns the stream of a segment, or the name of a segment that belongs to no stream."""
+    return stream_of(segment) or segment
+
+
 def points_of(requests: Iterable[Seen], chosen: Collection[int] | None = None) -> list[Point]:
     """Returns the points of a run, in order. chosen: numbers of the requests that may be points; None for all."""
     counts: Counter[str] = Counter()
@@ -77,7 +80,7 @@ def points_of(requests: Iterable[Seen], chosen: Collection[int] | None = None) -
     points: list[Point] = []
     for seen in requests:
         name = seen.type_name
-        if name in _NO_POINT:
+        if name == "KEEP_ALIVE":
             continue
         counts[name] += 1
         segment = seen.segments[0] if seen.segments else ""

@@ -7,6 +7,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -28,15 +29,23 @@ def name_of(injections: Sequence[Injection]) -> str:
 
 
 class Finding(NamedTuple):
-    """A run that broke. injections: none for the run without faults. broken: its failures, one per line.
+    """What a run with failures has shown.
 
-    records: of the run, or of a shortened run. options: those of `explore` that repeat it and are no defaults.
+    Args:
+        injections: Its failures; none for the run without faults.
+        broken: What broke, one per line; empty if nothing did.
+        records: Of the run, or of a shortened run, if it broke.
+        options: The options of `explore` that repeat it and are no defaults.
+        is_made: Whether its failures happened.
+        why: Why they did not, or why the result is unknown.
     """
 
     injections: tuple[Injection, ...]
-    broken: tuple[str, ...]
-    records: list[Record]
+    broken: tuple[str, ...] = ()
+    records: Sequence[Record] = ()
     options: Mapping[str, object] = {}
+    is_made: bool = True
+    why: str = ""
 
     @property
     def kinds(self) -> set[str]:
@@ -46,6 +55,11 @@ class Finding(NamedTuple):
     @property
     def name(self) -> str:
         return name_of(self.injections)
+
+    @property
+    def colour(self) -> str:
+        """red, green, or unknown."""
+        return "red" if self.broken else "green" if self.is_made else "unknown"
 
     @property
     def identities(self) -> list[str]:
@@ -80,25 +94,8 @@ class Finding(NamedTuple):
         return f"<{self.name}: {', '.join(sorted(self.kinds))}>"
 
 
-class Cell(NamedTuple):
-    """A run in the matrix. is_made: whether its failures happened. why: why not, or why its result is unknown."""
-
-    injections: tuple[Injection, ...]
-    finding: Finding | None
-    is_made: bool = True
-    why: str = ""
-
-    @property
-    def name(self) -> str:
-        return name_of(self.injections)
-
-    @property
-    def colour(self) -> str:
-        """red, green, or unknown."""
-        return "red" if self.finding is not None else "green" if self.is_made else "unknown"
-
-
-class Exploration(NamedTuple):
+@dataclass(slots=True)
+class Exploration:
     """The result of an exploration.
 
     Args:
@@ -110,19 +107,18 @@ class Exploration(NamedTuple):
 
     runs: int
     classes: list[PointClass]
-    cells: list[Cell]
-    not_injected: Counter[tuple[str, str]]
-    unknown: Counter[tuple[str, str]]
     notes: list[str]
+    cells: list[Finding] = field(default_factory=list)
+    not_injected: Counter[tuple[str, str]] = field(default_factory=Counter)
+    unknown: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     @property
     def findings(self) -> list[Finding]:
         """The runs that broke; several may have been shortened to the same."""
-        findings = [cell.finding for cell in self.cells if cell.finding is not None]
-        return list({(finding.name, finding.broken): finding for finding in findings}.values())
+        return list({(cell.name, cell.broken): cell for cell in self.cells if cell.broken}.values())
 
     @property
-    def unreached(self) -> list[Cell]:
+    def unreached(self) -> list[Finding]:
         """Runs that did not reach the points of their failures."""
         return [cell for cell in self.cells if not cell.is_made and not cell.why]
 
@@ -130,7 +126,7 @@ class Exploration(NamedTuple):
     def lines(self) -> Iterator[str]:
         """What could not be tried, compared or decided."""
         yield from self.notes
-        by_class: dict[tuple[str, ...], list[Cell]] = {}
+        by_class: dict[tuple[str, ...], list[Finding]] = {}
         for cell in self.unreached:
             by_class.setdefault(tuple(point.alike for point, _ in cell.injections), []).append(cell)
         for first, *others in by_class.values():
@@ -195,14 +191,14 @@ def junit(exploration: Exploration, known: Mapping[str, object]) -> str:
     Skipped tests are findings of the baseline, and runs whose failure did not happen or whose client still waited.
     """
     cells = exploration.cells
-    failed = sum(cell.finding is not None and not cell.finding.is_known(known) for cell in cells)
+    failed = sum(bool(cell.broken) and not cell.is_known(known) for cell in cells)
     lines = [f'<testsuite name="segstore explore" tests="{len(cells)}" failures="{failed}">']
     for cell in cells:
-        finding, inner = cell.finding, ""
-        if finding is not None and not finding.is_known(known):
-            inner = f"<failure message={quoteattr(finding.broken[0])}>{escape(str(finding))}</failure>"
-        elif finding is not None:
-            inner = f"<skipped message={quoteattr(f'in the baseline: {finding.broken[0]}')}/>"
+        inner = ""
+        if cell.broken and not cell.is_known(known):
+            inner = f"<failure message={quoteattr(cell.broken[0])}>{escape(str(cell))}</failure>"
+        elif cell.broken:
+            inner = f"<skipped message={quoteattr(f'in the baseline: {cell.broken[0]}')}/>"
         elif not cell.is_made:
             inner = f"<skipped message={quoteattr(printable(cell.why) or 'not reached')}/>"
         lines.append(f'<testcase classname="segstore.explore" name={quoteattr(cell.name)}>{inner}</testcase>')
@@ -215,7 +211,7 @@ _STYLE: Final = (
     "#2a5;color:#fff}.unknown{background:#bbb}.red a{color:#fff}:root{color-scheme:light dark}"
 )
 _SIGNS: Final = {"red": "✗", "green": "✓", "unknown": "?"}
-_WORST: Final = ("red", "green", "unknown")
+"""The worst colour first."""
 
 
 def write_fixture(finding: Finding, path: Path) -> None:
@@ -224,15 +220,10 @@ def write_fixture(finding: Finding, path: Path) -> None:
     write_trace(path, finding.records, partial(Metadata, 17, "segstore explore", values))
 
 
-def runs_of(page: Path) -> Path:
-    """Returns the folder of a matrix's runs, beside its page."""
-    return page.with_suffix(".runs")
-
-
 def write_matrix(exploration: Exploration, path: Path) -> None:
     """Writes the matrix of classes and failures as HTML, and the findings' traces and pages beside it."""
     links: dict[str, str] = {}
-    folder = runs_of(path)
+    folder = path.with_suffix(".runs")
     for number, finding in enumerate(exploration.findings, 1):
         make_folder(folder)
         trace = folder / f"finding-{number}.jsonl"
@@ -244,7 +235,7 @@ def write_matrix(exploration: Exploration, path: Path) -> None:
 
 def _matrix(exploration: Exploration, links: Mapping[str, str]) -> str:
     """Returns the page. links: the name of a finding → the page of its trace."""
-    cells: dict[tuple[str, str], list[Cell]] = {}
+    cells: dict[tuple[str, str], list[Finding]] = {}
     for cell in exploration.cells:
         if len(cell.injections) == 1:
             cells.setdefault((cell.injections[0].point.alike, cell.injections[0].failure.name), []).append(cell)
@@ -268,14 +259,13 @@ def _matrix(exploration: Exploration, links: Mapping[str, str]) -> str:
     )
 
 
-def _td(runs: list[Cell], links: Mapping[str, str]) -> str:
+def _td(runs: list[Finding], links: Mapping[str, str]) -> str:
     if not runs:
         return "<td></td>"
-    worst = min(runs, key=lambda cell: _WORST.index(cell.colour))
-    title = worst.why if worst.finding is None else str(worst.finding)
-    name = worst.name if worst.finding is None else worst.finding.name
-    sign = _link(name, _SIGNS[worst.colour], links)
-    return f'<td class="{worst.colour}" title={quoteattr(title or name)}>{sign}</td>'
+    worst = min(runs, key=lambda cell: [*_SIGNS].index(cell.colour))
+    title = str(worst) if worst.broken else worst.why or worst.name
+    sign = _link(worst.name, _SIGNS[worst.colour], links)
+    return f'<td class="{worst.colour}" title={quoteattr(title)}>{sign}</td>'
 
 
 def _link(name: str, text: str, links: Mapping[str, str]) -> str:

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -27,7 +28,7 @@ from segstore.server.recording import TraceRecorder
 from segstore.server.store import Segment
 from segstore.server.toxics import NoSuchToxic
 from segstore.wire.blocks import split_events
-from segstore.wire.names import container_of, is_index, parent_of
+from segstore.wire.names import is_index, parent_of
 from segstore.wire.trace import Metadata, Record, TraceWriter, make_mark, read_records
 
 if TYPE_CHECKING:
@@ -83,10 +84,6 @@ class ExploredCluster(MockCluster):
         """All segments of all stores by name, index segments included."""
         containers = (part for server in self.stores for part in server.store.containers.values())
         return {name: segment for container in containers for name, segment in container.segments.items()}
-
-    def container_of(self, segment: str) -> int:
-        """Returns the container of a segment."""
-        return container_of(segment, self.settings.store.containers)
 
     def heal(self, toxic: str, store: int) -> None:
         """Ends an outage of a store: removes the toxic, if it is still there."""
@@ -157,7 +154,8 @@ def by_rules(injections: Sequence[Injection]) -> list[Injection]:
     return sorted(injections, key=lambda injection: -injection.point.nth)
 
 
-class Run(NamedTuple):
+@dataclass(slots=True)
+class Run:
     """The outcome of a run.
 
     Args:
@@ -168,7 +166,8 @@ class Run(NamedTuple):
         error: What the client has raised.
         is_hung: Whether it was cancelled.
         points: Its requests and calls; `chosen` are those at which failures may be injected.
-        reached: The injections that fired. impossible: injections that could not be made, and why.
+        is_made: Whether all its failures happened.
+        impossible: Injections that could not be made, and why.
         faulty: The connections at which an injection fired.
         is_cut_off: Whether the client has made no request to a store since its outage.
         waiting: The requests without a reply, for a client that hung.
@@ -177,28 +176,23 @@ class Run(NamedTuple):
     """
 
     injections: tuple[Injection, ...]
-    segments: dict[str, list[bytes]]
-    unframed: frozenset[str]
-    output: bytes | None
-    stderr: str
-    error: BaseException | None
-    is_hung: bool
-    duration_s: float
-    records: list[Record]
-    points: list[Point]
-    chosen: list[Point]
-    reached: frozenset[str]
-    impossible: dict[str, str]
-    faulty: frozenset[int]
-    is_cut_off: bool
-    waiting: list[str]
-    leaked: int
-    violation: str | None
-
-    @property
-    def is_made(self) -> bool:
-        """Whether all its failures happened."""
-        return self.reached.issuperset(map(str, self.injections))
+    segments: dict[str, list[bytes]] = field(default_factory=dict)
+    unframed: set[str] = field(default_factory=set)
+    output: bytes | None = None
+    stderr: str = ""
+    error: BaseException | None = None
+    is_hung: bool = False
+    duration_s: float = 0.0
+    records: Sequence[Record] = ()
+    points: Sequence[Point] = ()
+    chosen: Sequence[Point] = ()
+    is_made: bool = False
+    impossible: dict[str, str] = field(default_factory=dict)
+    faulty: frozenset[int] = frozenset()
+    is_cut_off: bool = False
+    waiting: Sequence[str] = ()
+    leaked: int = 0
+    violation: str | None = None
 
 
 def _cluster(setting: ExplorerSetting) -> ExploredCluster:
@@ -224,9 +218,7 @@ async def prepared(setting: ExplorerSetting, prepare: Client) -> ExplorerSetting
 
 async def run_once(setting: ExplorerSetting, *injections: Injection) -> Run:
     """Runs the client once. Raises CommandError and OSErrors of the cluster, but nothing else of the client."""
-    recorder = MemoryRecorder()
-    mock = _cluster(setting)
-    impossible: dict[str, str] = {}
+    run, recorder, mock = Run(injections), MemoryRecorder(), _cluster(setting)
     async with AsyncExitStack() as stack:
         await mock.start()
         stack.push_async_callback(_stop, mock)
@@ -240,34 +232,33 @@ async def run_once(setting: ExplorerSetting, *injections: Injection) -> Run:
             for injection in by_rules(injections):
                 injection.add_to(mock)
                 if (change := injection.failure.change) is not None:
-                    changes.append(asyncio.create_task(injection.change(mock, change, impossible), name=_TASK))
+                    changes.append(asyncio.create_task(injection.change(mock, change, run.impossible), name=_TASK))
             started_s = time.monotonic()
-            output, error, is_hung = await _finished(setting, mock)
-            duration_s = time.monotonic() - started_s
+            await _run_client(setting, mock, run)
+            run.duration_s = time.monotonic() - started_s
         finally:
             for task in changes:
                 task.cancel()
             await asyncio.gather(*changes, return_exceptions=True)  # `impossible` has their errors
         requests = mock.requests()
-        is_cut_off = mock.is_cut_off(requests)
+        run.is_cut_off = mock.is_cut_off(requests)
         mock.faults.toxics.clear()
-        leaked = 0 if is_hung else await _left_open(mock, setting.leaked)
+        run.leaked = 0 if run.is_hung else await _left_open(mock, setting.leaked)
         await _owned(mock)
-        segments, unframed = _contents(mock)
-        violation = _violation(setting, mock)
-        reached = frozenset(decision.rule for decision in mock.faults.decisions) - impossible.keys()
-        faulty = frozenset(decision.connection for decision in mock.faults.decisions)
-        chosen = {seen.number for seen in mock.requests(setting.match)}
-        waiting = _waiting(requests) if is_hung else []
-    return Run(
-        injections, segments, unframed, output, mock.stderr, error, is_hung, duration_s, recorder.records(),
-        points_of(requests), points_of(requests, chosen), reached, impossible, faulty, is_cut_off, waiting, leaked,
-        violation,
-    )  # fmt: skip
+        _read_contents(mock, run)
+        run.violation = _violation(setting, mock)
+        fired = {decision.rule for decision in mock.faults.decisions} - run.impossible.keys()
+        run.is_made = fired.issuperset(map(str, injections))
+        run.faulty = frozenset(decision.connection for decision in mock.faults.decisions)
+        run.points = points_of(requests)
+        run.chosen = points_of(requests, {seen.number for seen in mock.requests(setting.match)})
+        run.waiting = _waiting(requests) if run.is_hung else ()
+    run.stderr, run.records = mock.stderr, recorder.records()
+    return run
 
 
-async def _finished(setting: ExplorerSetting, mock: ExploredCluster) -> tuple[bytes | None, BaseException | None, bool]:
-    """Awaits the client; returns its output, its error, and whether it was cancelled."""
+async def _run_client(setting: ExplorerSetting, mock: ExploredCluster, run: Run) -> None:
+    """Awaits the client, or cancels it when its time is over."""
     try:
         async with asyncio.timeout(setting.timeout_s) as limit:
             progress = asyncio.create_task(_extend(limit, setting.timeout_s, mock), name=_TASK)
@@ -275,16 +266,15 @@ async def _finished(setting: ExplorerSetting, mock: ExploredCluster) -> tuple[by
                 output = await setting.client(mock)
             finally:
                 progress.cancel()
-    except TimeoutError as error:
-        return None, None if limit.expired() else error, limit.expired()
+        run.output = output if isinstance(output, bytes) else None
     except (KeyboardInterrupt, CommandError):
         raise
     except BaseException as error:  # the client's own, such as the panic of a client in Rust
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise  # the exploration is cancelled
-        return None, error, False
-    return output if isinstance(output, bytes) else None, None, False
+        run.is_hung = isinstance(error, TimeoutError) and limit.expired()
+        run.error = None if run.is_hung else error
 
 
 def _violation(setting: ExplorerSetting, mock: ExploredCluster) -> str | None:
@@ -314,13 +304,11 @@ async def _stop(mock: ExploredCluster) -> None:
 async def _left_open(mock: ExploredCluster, usual: int) -> int:
     """Returns the number of connections that stay open. usual: how many may, so that they are not waited for."""
     until_s = time.monotonic() + _CLOSING_S
-    while (count := _connections(mock)) > usual and time.monotonic() < until_s:  # noqa: ASYNC110
+    while True:
+        count = sum(len(server.hub.connections) for server in mock.stores)
+        if count <= usual or time.monotonic() >= until_s:
+            return count
         await asyncio.sleep(_LOOK_S)  # connections have no event
-    return count
-
-
-def _connections(mock: ExploredCluster) -> int:
-    return sum(len(server.hub.connections) for server in mock.stores)
 
 
 async def _owned(mock: ExploredCluster) -> None:
@@ -345,23 +333,20 @@ def _is_over(seen: Seen) -> bool:
     return seen.type_name == "KEEP_ALIVE" or any(": close" in fault for fault in seen.faults)
 
 
-def _contents(mock: ExploredCluster) -> tuple[dict[str, list[bytes]], frozenset[str]]:
-    """Returns the events of each segment, and the segments whose contents are no events; these count as a single event.
+def _read_contents(mock: ExploredCluster, run: Run) -> None:
+    """Reads the events of each segment; contents that are no events count as a single event.
 
     Tables, such as the state of a reader group, differ between runs without faults; open transactions are not stored
     yet.
     """
-    contents: dict[str, list[bytes]] = {}
-    unframed = set()
     for name, segment in mock.segments.items():
         if is_index(name) or parent_of(name) or segment.is_table or "/_" in f"/{name}":
             continue
         data = segment.read_bytes(segment.start_offset, segment.length - segment.start_offset)
         events, length = events_of(data)
-        contents[name] = events if length == len(data) else [data]
+        run.segments[name] = events if length == len(data) else [data]
         if length != len(data):
-            unframed.add(name)
-    return contents, frozenset(unframed)
+            run.unframed.add(name)
 
 
 def events_of(data: bytes) -> tuple[list[bytes], int]:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import uuid4
 
 from segstore.client import ClientError, GroupReader, connect
-from segstore.wire.names import SegmentName, stream_of
+from segstore.explore.points import subject_of
+from segstore.server import control_api as _control_api  # noqa: F401 — before the runs, since it takes long
+from segstore.wire.names import SegmentName, container_of, stream_of
 
 if TYPE_CHECKING:
     from segstore.explore.running import ExploredCluster
@@ -48,50 +50,35 @@ class CannotChange(RuntimeError):
     """The world cannot change in this way at the moment, such as a stream that is sealed."""
 
 
-def _stream(mock: ExploredCluster, segment: str) -> tuple[Any, str, str]:
-    """Returns the controller, the scope and the name of a segment's stream. Raises CannotChange."""
-    scope, _, name = (stream_of(segment) or "").rpartition("/")
-    controller: Any = mock.controller
-    if not scope or (scope, name) not in {(stream.scope, stream.name) for stream in controller.state.streams()}:
-        raise CannotChange(f"the controller knows no stream of {segment}")
-    return controller, scope, name
-
-
 async def _scale(more: int, mock: ExploredCluster, segment: str, store: int) -> None:
-    controller, scope, name = _stream(mock, segment)
-    current = controller.streams.get(scope, name).current
-    count = len(current.segments) + more
-    if count < 1:
-        raise CannotChange(f"stream {scope}/{name} has one segment")
-    ranges = [(number / count, (number + 1) / count) for number in range(count)]
-    await controller.scaling.start(scope, name, [sealed.id for sealed in current.segments], ranges)
+    name = subject_of(segment)
+    before = await mock.stream(name)
+    if before.open_segments + more < 1:
+        raise CannotChange(f"stream {name} has one segment")
+    await mock.scale_stream(name, before.open_segments + more)
     async with asyncio.timeout(_SCALES_S):
-        while controller.streams.get(scope, name).current.number == current.number:  # noqa: ASYNC110 — it has no event
+        while (await mock.stream(name)).epoch == before.epoch:  # noqa: ASYNC110 — it has no event
             await asyncio.sleep(_LOOK_S)
 
 
 async def _truncate(mock: ExploredCluster, segment: str, store: int) -> None:
-    controller, scope, name = _stream(mock, segment)
-    stream = controller.streams.get(scope, name)
-    names = {current.id: stream.segment_name(current) for current in stream.current.segments}
-    cut = {number: await controller.segments.segment_length(name) for number, name in names.items()}
-    await controller.streams.truncate(scope, name, cut)
+    name = subject_of(segment)
+    cut = {current.id: current.length or 0 for current in await mock.stream_segments(name) if current.status == "open"}
+    await mock.truncate_stream(name, cut)
 
 
 async def _seal(mock: ExploredCluster, segment: str, store: int) -> None:
-    controller, *stream = _stream(mock, segment)
-    await controller.streams.seal(*stream)
+    await mock.seal_stream(subject_of(segment))
 
 
 async def _delete(mock: ExploredCluster, segment: str, store: int) -> None:
-    await _seal(mock, segment, store)
-    controller, *stream = _stream(mock, segment)
-    await controller.streams.delete(*stream)
+    await mock.seal_stream(subject_of(segment))
+    await mock.delete_stream(subject_of(segment))
 
 
 async def _abort(mock: ExploredCluster, segment: str, store: int) -> None:
-    controller, *stream = _stream(mock, segment)
-    await controller.transactions.abort(*stream, SegmentName.parse(segment).transaction_id)
+    if transaction := SegmentName.parse(segment).transaction_id:
+        await mock.abort_transaction(subject_of(segment), transaction)
 
 
 @asynccontextmanager
@@ -127,7 +114,8 @@ async def _join_and_read(mock: ExploredCluster, segment: str, store: int) -> Cor
 
 
 async def _move(mock: ExploredCluster, segment: str, store: int) -> None:
-    await mock.move(mock.container_of(segment), ((mock.owner_of(segment) or 0) + 1) % len(mock.stores))
+    container = container_of(segment, mock.settings.store.containers)
+    await mock.move(container, ((mock.owner_of(segment) or 0) + 1) % len(mock.stores))
 
 
 async def _expire(mock: ExploredCluster, segment: str, store: int) -> None:

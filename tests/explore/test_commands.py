@@ -126,11 +126,7 @@ def test_the_requests_of_a_trace_are_made_by_a_client_that_reconnects(trace: Pat
 @looped(
     ("arguments", "status", "says"),
     [
-        (
-            ("--prepare", "python {contoller}"),
-            2,
-            "unknown placeholder {contoller} ({controller}?), only {host}, {port}",
-        ),
+        (("--prepare", "python {contoller}"), 2, "unknown placeholder {contoller}, only {host}, {port}"),
         (("--prepare", "python 'a"), 2, "the command cannot be split into words: No closing quotation"),
         (("--prepare", " "), 2, "the command is empty"),
         (("--",), 2, "the command is empty"),

@@ -170,49 +170,39 @@ class Operation(NamedTuple):
     """
 
     what: str
-    value: Any
-    expected: Any
-    version: Any
     outcome: str
     invoked: Place
+    value: Any = None
+    expected: Any = None
+    version: Any = None
     register: str = ""
-
-
-def register_key(segment: str) -> Key:
-    """Returns the key of the facts of all registers of a table or segment."""
-    return Key("register", segment)
 
 
 # --- streams, transactions, groups ------------------------------------------------------------------------------------
 
 
 class Transaction(NamedTuple):
-    """A step of a transaction. what: begun, committing, committed, aborting, aborted, gone, or unknown.
+    """A step of a transaction. what: begun, committing, committed, aborting, aborted, or unknown.
 
-    name: its id. stream: scope/stream. segments: known when it begins. asked: the request.
+    name: its id. asked: the request.
     """
 
     name: str
-    stream: str
     what: str
     asked: Place
-    segments: tuple[str, ...] = ()
     writer: str = ""
 
 
 class Assignment(NamedTuple):
     """A change of the assignment of a reader group's segments.
 
-    what: acquired, released, gone (a reader left), reset (no segment is assigned), or updated, which precedes the
-    changes of an update of the group's state. reader: its name. segment: "" for all segments. order: the offset of the
-    update; -1 if times decide. end: the offset behind an update. is_certain: it was carried out.
+    what: acquired, released, or gone (a reader left). reader: its name. segment: "" for all segments. is_certain: it
+    was carried out.
     """
 
     what: str
     reader: str
     segment: str = ""
-    order: int = -1
-    end: int = -1
     is_certain: bool = True
 
 
@@ -224,7 +214,7 @@ class Checkpoint(NamedTuple):
 
 
 class GroupUpdate(NamedTuple):
-    """An update of the state of a reader group. group: the segment that has it. order, end: as in `Assignment`.
+    """An update of the state of a reader group. group: the segment that has it. order, end: its offset, and the end.
 
     changes: what `segstore.wire.reader_groups.decode_updates` returns.
     """
@@ -246,28 +236,14 @@ class Passed(NamedTuple):
     end: int
 
 
-class Delivery(NamedTuple):
-    """An event that a reader of a group was given. offset: None if the history does not tell it.
-
-    event: None if it may be one of several equal events. invoked: of the operation. is_moved: the reader was moved to
-    this event.
-    """
-
-    reader: str
-    segment: str
-    offset: int | None
-    event: Any
-    invoked: Place
-    is_moved: bool = False
-
-
 class LoggedEvent(NamedTuple):
-    """An event as users' histories have it. what: "sent" or "read".
+    """An event as users' histories have it: a fact of its segment, its routing key, or a reader group. what: "sent" or
+    "read".
 
-    event: its identity, a value that can be hashed. who: the writer or reader. offset: any number that grows with the
-    place in the segment, None if not known. outcome: of a sent event "ok", "failed" (certainly not stored) or
-    "unknown"; of a read event "moved" if the reader was moved to this place, else "ok".
-    transaction: "" outside of a transaction. invoked: the place where the operation began.
+    event: its identity, a value that can be hashed; for a group, None if it may be one of several equal events. who:
+    the writer or reader. offset: any number that grows with the place in the segment, None if not known. outcome: of a
+    sent event "ok", "failed" (certainly not stored) or "unknown"; of a read event "moved" if the reader was moved to
+    this place, else "ok". transaction: "" outside of a transaction. invoked: the place where the operation began.
     """
 
     what: str
@@ -277,32 +253,20 @@ class LoggedEvent(NamedTuple):
     outcome: str
     transaction: str
     invoked: Place
-
-
-class KeyedEvent(NamedTuple):
-    """An event of a routing key. what: "sent" or "read". who: the writer or reader. invoked: of the operation.
-
-    outcome: as in `LoggedEvent`.
-    """
-
-    what: str
-    routing_key: str
-    event: Any
-    who: str
-    invoked: Place
-    outcome: str = "ok"
+    segment: str = ""
+    routing_key: str | None = None
 
 
 class Noted(NamedTuple):
     """A writer noted a time. None: the writer ended, and its time no longer counts.
 
-    invoked: of the operation, None if it is the fact's place. is_certain: the time was noted.
+    invoked: of the operation. is_certain: the time was noted.
     """
 
     writer: str
     time: int | None
-    invoked: Place | None = None
-    is_certain: bool = True
+    invoked: Place
+    is_certain: bool
 
 
 class Window(NamedTuple):

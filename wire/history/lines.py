@@ -24,10 +24,8 @@ from segstore.wire.errors import WireError
 from segstore.wire.history.facts import (
     Assignment,
     Checkpoint,
-    Delivery,
     Fact,
     Key,
-    KeyedEvent,
     LoggedEvent,
     Noted,
     Operation,
@@ -57,10 +55,9 @@ _decode: Final = msgspec.json.Decoder(Line).decode
 
 
 class Ended(NamedTuple):
-    """An operation from its beginning to its end. value: an instance of a class of `OPERATIONS`."""
+    """The beginning and the end of an operation."""
 
     process: str
-    value: Any
     outcome: str
     invoked: Place
     place: Place
@@ -90,12 +87,11 @@ class Send(_Operation):
     key: str | None = None
 
     def facts(self, ended: Ended) -> Iterator[Fact]:
-        who, event = _name(self.writer, ended), _identity(self.event)
-        logged = LoggedEvent("sent", event, who, self.offset, ended.outcome, self.transaction, ended.invoked)
-        yield Fact(Key("log", self.segment), ended.place, logged)
+        facts = self.offset, ended.outcome, self.transaction, ended.invoked, self.segment, self.key
+        sent = LoggedEvent("sent", _identity(self.event), _name(self.writer, ended), *facts)
+        yield Fact(Key("log", self.segment), ended.place, sent)
         if self.key is not None and ended.outcome != "failed" and not self.transaction:
-            keyed = KeyedEvent("sent", self.key, event, who, ended.invoked, ended.outcome)
-            yield Fact(Key("stream", self.stream), ended.place, keyed)
+            yield Fact(Key("stream", self.stream), ended.place, sent)
 
 
 class Poll(_Operation):
@@ -122,16 +118,15 @@ class Poll(_Operation):
         who = name if self.group is None else f"{self.group}/{name}"
         is_first = is_moved or ended.is_restarted
         pairs = map(_placed, self.events) if self.offsets is None else zip(self.offsets, self.events, strict=True)
-        for offset, read in pairs:
-            event, outcome = _identity(read), "moved" if is_first else "ok"
-            logged = LoggedEvent("read", event, who, offset, outcome, "", ended.invoked)
-            yield Fact(Key("log", self.segment), ended.place, logged)
+        for offset, event in pairs:
+            facts = offset, "moved" if is_first else "ok", "", ended.invoked, self.segment, self.key
+            read = LoggedEvent("read", _identity(event), who, *facts)
+            yield Fact(Key("log", self.segment), ended.place, read)
             if self.group is not None:
-                delivery = Delivery(name, self.segment, offset, event, ended.invoked, is_moved)
+                delivery = read._replace(who=name, outcome="moved" if is_moved else "ok")
                 yield Fact(Key("group", self.group), ended.place, delivery)
             if self.key is not None:
-                keyed = KeyedEvent("read", self.key, event, who, ended.invoked, outcome)
-                yield Fact(Key("stream", self.stream), ended.place, keyed)
+                yield Fact(Key("stream", self.stream), ended.place, read)
             is_moved = is_first = False
 
 
@@ -145,7 +140,7 @@ class Commit(_Operation):
     def facts(self, ended: Ended) -> Iterator[Fact]:
         if ended.outcome != "failed":
             what = self.what if ended.outcome == "ok" else "unknown"
-            step = Transaction(self.transaction, "", what, ended.invoked)
+            step = Transaction(self.transaction, what, ended.invoked)
             for key in (Key("transaction", self.transaction), *(Key("log", segment) for segment in self.segments)):
                 yield Fact(key, ended.place, step)
 
@@ -171,7 +166,7 @@ class _OfTable(_Operation):
             return  # without effect and result
         outcome = "refused" if ended.outcome == "failed" else ended.outcome
         value = None if self.value is None else _identity(self.value)
-        operation = Operation(self.what, value, self.expected, self.version, outcome, ended.invoked)
+        operation = Operation(self.what, outcome, ended.invoked, value, self.expected, self.version)
         yield Fact(Key("register", f"{self.table} {self.key}"), ended.place, operation)
 
 
@@ -278,8 +273,6 @@ OPERATIONS: Final[dict[str, type[_Operation]]] = {
     "window": TimeWindow,
 }
 """The operations by name; the fields of each class are the fields of its value."""
-
-
 _DECODE: Final = {name: msgspec.json.Decoder(operation).decode for name, operation in OPERATIONS.items()}
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -337,10 +330,13 @@ class _Sequence:
                 for group, who, segment in self._polls:
                     if group in ("", fact.key.name) and who == step.reader and step.segment in ("", segment):
                         self._polls[group, who, segment] = inf
-            # Equal events without offsets are the same event only if it was sent once.
-            elif isinstance(step, Delivery) and step.offset is None and self._sends[step.segment, step.event] != 1:
+            elif fact.key.kind == "group" and isinstance(step, LoggedEvent) and not self._is_known(step):
                 fact = fact._replace(value=step._replace(event=None))
             yield fact
+
+    def _is_known(self, read: LoggedEvent) -> bool:
+        """Whether a read tells its event: equal events without offsets are the same event only if it was sent once."""
+        return read.offset is not None or self._sends[read.segment, read.event] == 1
 
 
 def _send_of(value: dict[str, Any]) -> tuple[str, Any]:
@@ -377,11 +373,11 @@ def read_history(lines: Iterable[bytes | str], file: str = "", skipped: list[str
         if process not in running or running[process][0].f != line.f:
             raise HistoryError(f"{where}: process {process} ends {line.f!r}, and has not begun it")
         begun, invoked = running.pop(process)
-        ended = Ended(process, None, _OUTCOMES[line.type], invoked, place)
+        ended = Ended(process, _OUTCOMES[line.type], invoked, place)
         yield from _facts(where, begun, line.value or {}, ended, sequence)
     for process, (begun, invoked) in running.items():
         place = invoked._replace(time_ns=clock + 1)
-        yield from _facts(where, begun, {}, Ended(process, None, "unknown", invoked, place), sequence)
+        yield from _facts(where, begun, {}, Ended(process, "unknown", invoked, place), sequence)
 
 
 def _facts(where: str, begun: Line, more: dict[str, Any], ended: Ended, sequence: _Sequence) -> Iterator[Fact]:
@@ -390,8 +386,7 @@ def _facts(where: str, begun: Line, more: dict[str, Any], ended: Ended, sequence
         raise HistoryError(f"{where}: there is no operation {begun.f!r}; there are {', '.join(OPERATIONS)}")
     first = begun.value or {}
     try:
-        value = decode(_encode(first | more))
-        facts = list(sequence.ends(value, first, ended._replace(value=value)))
+        facts = list(sequence.ends(decode(_encode(first | more)), first, ended))
     except (msgspec.ValidationError, RecursionError) as error:
         raise HistoryError(f"{where}: value of {begun.f}: {error}") from error
     yield from facts

@@ -10,17 +10,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 from segstore.wire.history.facts import Broken, Fact, Key, LoggedEvent, Open, Place, Transaction
 
-
-class _Send(NamedTuple):
-    event: LoggedEvent
-    place: Place
-
-
-_Stretch = list[tuple[LoggedEvent, Place]]
+_Stretch = list[Fact]
 """The reads of one reader from a move to the next: it read all that is stored between the first and the last."""
 
 
@@ -29,7 +23,7 @@ class LogFold:
 
     def __init__(self, key: Key) -> None:
         self.key = key
-        self._sends: dict[Any, list[_Send]] = defaultdict(list)
+        self._sends: dict[Any, list[Fact]] = defaultdict(list)
         self._failed: dict[Any, Place] = {}
         self._reads: _Stretch = []
         self._outcomes: dict[str, tuple[str, Place]] = {}
@@ -43,15 +37,14 @@ class LogFold:
             is_again = "aborted" not in (what, value.what) and began.time_ns < value.asked.time_ns
             self._outcomes[value.name] = value.what, began if is_again else value.asked
         elif value.what == "read":
-            self._reads.append((value, fact.place))
+            self._reads.append(fact)
         elif value.outcome == "failed":
             self._failed[value.event] = fact.place
         else:
-            self._sends[value.event].append(_Send(value, fact.place))
+            self._sends[value.event].append(fact)
         return iter(())
 
     def end(self) -> Iterator[Broken | Open]:
-        """Yields the broken rules."""
         stretches = self._stretches()
         yield from self._foreign(stretches)
         yield from self._places()
@@ -63,11 +56,12 @@ class LogFold:
     def _stretches(self) -> list[_Stretch]:
         stretches: list[_Stretch] = []
         latest: dict[str, _Stretch] = {}
-        for read, place in self._reads:
-            if read.outcome == "moved" or read.who not in latest:
-                latest[read.who] = []
-                stretches.append(latest[read.who])
-            latest[read.who].append((read, place))
+        for read in self._reads:
+            who = read.value.who
+            if read.value.outcome == "moved" or who not in latest:
+                latest[who] = []
+                stretches.append(latest[who])
+            latest[who].append(read)
         return stretches
 
     def _foreign(self, stretches: list[_Stretch]) -> Iterator[Broken | Open]:
@@ -81,9 +75,9 @@ class LogFold:
         undecided = 0
         for stretch in stretches:
             is_behind = False
-            for read, place in stretch:
+            for _, place, read in stretch:
                 sends = self._sends.get(read.event)
-                if sends and any(self._may_be_read(send.event, place) for send in sends):
+                if sends and any(self._may_be_read(send.value, place) for send in sends):
                     is_behind = True
                 elif sends:
                     yield self._early(sends[0], place)
@@ -98,13 +92,13 @@ class LogFold:
         if undecided:
             yield Open("garbage-read", self.key, "the event may be older than the history", undecided)
 
-    def _early(self, send: _Send, place: Place) -> Broken:
+    def _early(self, send: Fact, place: Place) -> Broken:
         """Returns the verdict on a read of an event that must not be read, or not yet."""
-        event, transaction = send.event.event, send.event.transaction
+        event, transaction = send.value.event, send.value.transaction
         what, ended = self._outcomes.get(transaction, ("", None))
         if not transaction:
             text = f"event {event!r} was read before its send began"
-            return Broken("garbage-read", self.key, (send.event.invoked, place), text)
+            return Broken("garbage-read", self.key, (send.value.invoked, place), text)
         if what == "aborted":
             text = f"event {event!r} was read, and its transaction {transaction!r} was aborted"
             return Broken("aborted-read", self.key, (send.place, *([ended] if ended else []), place), text)
@@ -121,8 +115,7 @@ class LogFold:
         """Offsets with two events."""
         known: dict[int, tuple[Any, Place]] = {}
         sends = (send for sends in self._sends.values() for send in sends)
-        stored = [(send.event, send.place) for send in sends if send.event.outcome == "ok"]
-        for value, place in [*stored, *self._reads]:
+        for _, place, value in [*(send for send in sends if send.value.outcome == "ok"), *self._reads]:
             if value.offset is None or value.transaction:  # in a transaction, it is no place in the segment
                 continue
             event, first = known.setdefault(value.offset, (value.event, place))
@@ -135,11 +128,11 @@ class LogFold:
         offsets = sorted({value.offset for value in self._known() if value.offset is not None})
         index = {offset: number for number, offset in enumerate(offsets)}
         readers: dict[int | None, set[str]] = defaultdict(set)
-        for read, _ in self._reads:
+        for _, _, read in self._reads:
             readers[read.offset].add(read.who)
         for stretch in stretches:
-            steps = [(n, read.offset, place) for n, (read, place) in enumerate(stretch) if read.offset is not None]
-            who = stretch[0][0].who
+            steps = [(n, read.offset, place) for n, (_, place, read) in enumerate(stretch) if read.offset is not None]
+            who = stretch[0].value.who
             for (number, before, last), (next_number, offset, place) in pairwise(steps):
                 if offset <= before:
                     text = f"reader {who!r} read offset {offset} after offset {before}"
@@ -155,20 +148,20 @@ class LogFold:
     def _known(self) -> Iterator[LoggedEvent]:
         """The events that are stored for certain: sent and acknowledged outside of transactions, or read."""
         for sends in self._sends.values():
-            yield from (send.event for send in sends if send.event.outcome == "ok" and not send.event.transaction)
-        yield from (read for read, _ in self._reads)
+            yield from (send.value for send in sends if send.value.outcome == "ok" and not send.value.transaction)
+        yield from (read.value for read in self._reads)
 
     def _counted(self, stretches: list[_Stretch]) -> Iterator[Broken]:
         """Events that are stored more often than they were sent."""
         offsets: dict[Any, set[int]] = defaultdict(set)
         last: dict[Any, Place] = {}
         most: Counter[Any] = Counter()
-        for read, place in self._reads:
+        for _, place, read in self._reads:
             last[read.event] = place
             if read.offset is not None:
                 offsets[read.event].add(read.offset)
         for stretch in stretches:
-            most |= Counter(read.event for read, _ in stretch if read.offset is None)
+            most |= Counter(read.event for _, _, read in stretch if read.offset is None)
         for event, place in last.items():
             times = max(len(offsets[event]), most[event])
             sends = len(self._sends.get(event, ()))
@@ -178,30 +171,30 @@ class LogFold:
 
     def _orders(self) -> Iterator[Broken]:
         """Events of one writer, or of its transaction, whose places contradict the order in which they were sent."""
-        places = {read.event: (read.offset, place) for read, place in self._reads if read.offset is not None}
-        writers: dict[tuple[str, str], list[_Send]] = defaultdict(list)
+        places = {read.event: (read.offset, place) for _, place, read in self._reads if read.offset is not None}
+        writers: dict[tuple[str, str], list[Fact]] = defaultdict(list)
         for sends in self._sends.values():
-            if len(sends) == 1 and sends[0].event.event in places:
-                writers[sends[0].event.who, sends[0].event.transaction].append(sends[0])
+            if len(sends) == 1 and sends[0].value.event in places:
+                writers[sends[0].value.who, sends[0].value.transaction].append(sends[0])
         for (who, _), sends in writers.items():
-            sends.sort(key=lambda send: send.event.invoked.time_ns)
-            last: _Send | None = None
+            sends.sort(key=lambda send: send.value.invoked.time_ns)
+            last: Fact | None = None
             for send in sends:
-                event = send.event.event
-                if last is not None and last.place.time_ns < send.event.invoked.time_ns:
-                    before, this = places[last.event.event], places[event]
+                event = send.value.event
+                if last is not None and last.place.time_ns < send.value.invoked.time_ns:
+                    before, this = places[last.value.event], places[event]
                     if this[0] < before[0]:
-                        text = f"writer {who!r} sent {event!r} after {last.event.event!r}, and it is stored first"
+                        text = f"writer {who!r} sent {event!r} after {last.value.event!r}, and it is stored first"
                         yield Broken("reordered", self.key, (last.place, send.place, this[1]), text)
-                if send.event.outcome == "ok":  # else it may be stored at any later time
+                if send.value.outcome == "ok":  # else it may be stored at any later time
                     last = send
 
     def _missing(self, stretches: list[_Stretch]) -> Iterator[Broken | Open]:
         """Acknowledged events that no reader read though a reader read on both sides of their places."""
-        read = {value.event for value, _ in self._reads}
+        read = {fact.value.event for fact in self._reads}
         spans = self._spans(stretches)
         undecided = 0
-        for event, place in (send for sends in self._sends.values() for send in sends):
+        for _, place, event in (send for sends in self._sends.values() for send in sends):
             committed = self._outcomes.get(event.transaction, ("",))[0] == "committed"
             if event.event in read or event.outcome != "ok" or (event.transaction and not committed):
                 continue
@@ -226,24 +219,24 @@ class LogFold:
         """
         spans: dict[tuple[str, str] | None, list[tuple[float, float, Place]]] = defaultdict(list)
         for stretch in stretches:
-            offsets = [(read.offset, place) for read, place in stretch if read.offset is not None]
+            offsets = [(read.offset, place) for _, place, read in stretch if read.offset is not None]
             if offsets:
                 spans[None].append((min(offsets)[0], max(offsets)[0], max(offsets)[1]))
-            sends: dict[tuple[str, str], list[_Send]] = defaultdict(list)
+            sends: dict[tuple[str, str], list[Fact]] = defaultdict(list)
             orders: list[tuple[str, str] | None] = []
-            for read, _ in stretch:
+            for _, _, read in stretch:
                 known = self._sends.get(read.event, [])
-                order = _order_of(known[0].event) if len(known) == 1 else None
+                order = _order_of(known[0].value) if len(known) == 1 else None
                 orders.append(order)
                 if order is not None:
                     sends[order].append(known[0])
             for within, events in sends.items():
-                first = min((send.place.time_ns for send in events if send.event.outcome == "ok"), default=inf)
-                last = float(max(send.event.invoked.time_ns for send in events))
+                first = min((send.place.time_ns for send in events if send.value.outcome == "ok"), default=inf)
+                last = float(max(send.value.invoked.time_ns for send in events))
                 if within[1]:
                     first = -inf if orders[0] not in (within, None) else first
                     last = inf if orders[-1] not in (within, None) else last
-                spans[within].append((first, last, stretch[-1][1]))
+                spans[within].append((first, last, stretch[-1].place))
         return spans
 
 

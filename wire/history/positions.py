@@ -1,7 +1,10 @@
-"""Judges the positions in the states of reader groups: against earlier positions, and against the bytes that were read.
+"""Judges the states of reader groups: who holds which segment, and positions, against earlier ones and against reads.
 
-Facts are `GroupUpdate` and `Passed`, of all groups and segments of a scope. A connection does not tell for which reader
-it reads, and clients read ahead, so bytes that any connection was given count as read by all groups.
+Facts are `GroupUpdate` and `Passed`, of all groups and segments of a scope. An update is stored only if the state has
+not changed meanwhile, so the offsets of updates are their order; the times of their acknowledgements are not. Behind an
+update that was not recorded, or whose acknowledgement was lost, the holders of segments are unknown. A connection does
+not tell for which reader it reads, and clients read ahead, so bytes that any connection was given count as read by all
+groups.
 
 Invariants: positions are judged from the first state of a group to the first update that was not recorded; bytes before
 a start, or before the position of a reader that was taken offline, are not, since users choose these; nor are bytes
@@ -18,9 +21,19 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from segstore.wire.history.facts import Broken, Fact, GroupUpdate, Key, Open, Place
-from segstore.wire.history.groups import UNRECORDED
-from segstore.wire.reader_groups import GroupState, InitialState, ReleaseSegment, RemoveReader, Update, UpdateDistance
+from segstore.wire.history.groups import Holders
+from segstore.wire.reader_groups import (
+    AcquireSegment,
+    GroupState,
+    InitialState,
+    ReleaseSegment,
+    RemoveReader,
+    SegmentCompleted,
+    Update,
+    UpdateDistance,
+)
 
+UNRECORDED: Final = "updates of the group's state are missing in the recording"
 ELSEWHERE: Final = "another store may have given the bytes"
 
 _Ranges = dict[int, tuple[int, Place, Place]]
@@ -65,7 +78,6 @@ class PositionsFold:
         return ()
 
     def end(self) -> Iterator[Broken | Open]:
-        """Yields the broken rules."""
         for group, updates in self._updates.items():
             updates.sort(key=lambda update: update[1].order)
             positions = _Positions(Key("group", group))
@@ -111,6 +123,7 @@ class _Positions:
     def __init__(self, key: Key) -> None:
         self.key = key
         self.claims: list[_Claim] = []
+        self._holders = Holders(key)
         self._state: GroupState | None = None
         self._end = -1
         self._floors: dict[str, int] = {}
@@ -119,11 +132,15 @@ class _Positions:
 
     def take(self, place: Place, update: GroupUpdate) -> Iterator[Broken | Open]:
         """Takes the next update of the group's state."""
-        if update.order != self._end and self._state is not None:
+        if update.order != self._end:
+            if self._state is not None:
+                yield Open("poll-skip", self.key, UNRECORDED)
+            if self._holders.forget():
+                yield Open("held-twice", self.key, UNRECORDED)
             self._state = None
-            yield Open("poll-skip", self.key, UNRECORDED)
         self._end = update.end
         for change in update.changes:
+            yield from self._hold(place, change)
             if isinstance(change, InitialState):
                 self._state, self._floors, self._last = GroupState(), dict(change.starts), {}
             state = self._state
@@ -139,6 +156,17 @@ class _Positions:
             last = state.checkpoints.last
             if last is not None and last is not before:
                 self._claim("unread-below-checkpoint", last, place)
+
+    def _hold(self, place: Place, change: Update) -> Iterator[Broken | Open]:
+        match change:
+            case AcquireSegment(reader, segment):
+                yield from self._holders.acquire(place, reader, segment)
+            case ReleaseSegment(reader, segment) | SegmentCompleted(reader, segment):
+                self._holders.release(reader, segment)
+            case RemoveReader(reader):
+                self._holders.release(reader)
+            case InitialState():
+                self._holders.forget()
 
     def _change(self, state: GroupState, place: Place, change: Update) -> Iterator[Broken]:
         """Judges the positions that a change reports of a reader's own segments."""

@@ -92,7 +92,6 @@ class RegisterFold:
         self._files: dict[str, _File] = {}
 
     def see(self, fact: Fact) -> Iterator[Broken | Open]:
-        """Takes the next operation."""
         file = self._files.setdefault(fact.place.file, _File([_History(-inf, UNKNOWN)]))
         operation, last, done = fact.value, file.histories[-1], _Done(fact.value, fact.place)
         if operation.what == "deleted" and operation.outcome == "unknown":
@@ -142,11 +141,13 @@ class RegisterFold:
         if others and is_one:
             yield Open("not-linearizable", self.key, FOREIGN)
         others = others or not is_one
-        if versions and (verdict := self._versions(register, operations)):
+        verdict = None
+        if versions:
+            verdict = self._version_backwards(register, operations) or self._other_value(register, operations)
+        if verdict is not None:
             yield verdict
         else:
-            kinds = {"versions": versions, "others": others}
-            yield from self._order(register, [*operations, *unknown], initial, kinds)
+            yield from self._order(register, [*operations, *unknown], initial, versions=versions, others=others)
 
     def _broken(self, rule: str, text: str, operations: Sequence[_Done], expected: Any, actual: Any) -> Broken:
         places = sorted(
@@ -154,9 +155,6 @@ class RegisterFold:
             key=lambda place: (place.time_ns, place),
         )
         return Broken(rule, self.key, tuple(places), text, expected, actual)
-
-    def _versions(self, register: str, operations: list[_Done]) -> Broken | None:
-        return self._version_backwards(register, operations) or self._other_value(register, operations)
 
     def _version_backwards(self, register: str, operations: list[_Done]) -> Broken | None:
         """Checks that an update which starts after another update has ended has the higher version."""
@@ -190,16 +188,14 @@ class RegisterFold:
         return None
 
     def _order(
-        self, register: str, operations: list[_Done], initial: Any, kinds: dict[str, bool]
+        self, register: str, operations: list[_Done], initial: Any, *, versions: bool, others: bool
     ) -> Iterator[Broken | Open]:
-        versions = kinds["versions"]
-
         def explained(some: Sequence[_Done], unconditional: _Done | None = None) -> bool | None:
             steps = [_step(done, versions=versions) for done in some if done is not unconditional]
             if unconditional is not None:
                 value = unconditional.value._replace(expected=None)
                 steps.append(_step(unconditional._replace(value=value), versions=versions))
-            return is_linearizable(steps, initial, **kinds)
+            return is_linearizable(steps, initial, versions=versions, others=others)
 
         verdict = explained(operations)
         if verdict is None:

@@ -1,16 +1,16 @@
 """Judges a stream across its segments: the order of each routing key, and time windows.
 
-Facts are `KeyedEvent`, `Noted` and `Window`. Two events of a key have an order if the second was sent after the first
+Facts are `LoggedEvent`, `Noted` and `Window`. Two events of a key have an order if the second was sent after the first
 was acknowledged. A time window comes from the smallest of the times that all writers noted last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Any
 
-from segstore.wire.history.facts import Broken, Fact, Key, KeyedEvent, Noted, Open, Place, Window
+from segstore.wire.history.facts import Broken, Fact, Key, LoggedEvent, Noted, Open, Place, Window
 
 
 class StreamFold:
@@ -18,50 +18,43 @@ class StreamFold:
 
     def __init__(self, key: Key) -> None:
         self.key = key
-        self._sent: dict[str, dict[Any, tuple[int, int, Place] | None]] = {}
-        """Routing key → event → time of its start and of its acknowledgement, and place; None if they are not known."""
-        self._reads: list[tuple[Place, KeyedEvent]] = []
-        self._times: list[tuple[int, int, Place, Noted | Window]] = []
-        """The starts of notes, then their ends and those of windows: time, rank at this time, place, value."""
+        self._sent: dict[tuple[str, Any], Fact | None] = {}
+        """Routing key and event → its only send, which was acknowledged; None for other sends."""
+        self._reads: list[Fact] = []
+        self._times: list[Fact] = []
 
-    def see(self, fact: Fact) -> Iterator[Broken | Open]:
-        """Takes the next fact."""
+    def see(self, fact: Fact) -> Iterable[Broken | Open]:
+        """Takes the next fact; all are judged at the end."""
         value = fact.value
-        if isinstance(value, KeyedEvent):
-            if value.what == "read":
-                self._reads.append((fact.place, value))
-                return iter(())
-            times = value.invoked.time_ns, fact.place.time_ns, fact.place
-            sent = self._sent.setdefault(value.routing_key, {})
-            sent[value.event] = None if value.event in sent or value.outcome != "ok" else times
-        elif isinstance(value, Noted):
-            self._times.append(((value.invoked or fact.place).time_ns, 0, fact.place, value))
-            self._times.append((fact.place.time_ns, 1, fact.place, value))
-        elif isinstance(value, Window):
-            self._times.append((fact.place.time_ns, 1, fact.place, value))
-        return iter(())
+        if not isinstance(value, LoggedEvent):
+            self._times.append(fact)
+        elif value.what == "read":
+            self._reads.append(fact)
+        else:
+            name = value.routing_key or "", value.event
+            self._sent[name] = None if name in self._sent or value.outcome != "ok" else fact
+        return ()
 
     def end(self) -> Iterator[Broken | Open]:
-        """Yields the broken rules."""
         yield from self._ordered()
         yield from self._closed()
 
     def _ordered(self) -> Iterator[Broken]:
-        read: dict[tuple[str, str], tuple[Any, Place]] = {}
-        """Routing key and reader → the event read last, and its place."""
-        for place, value in self._reads:
-            sent = self._sent.get(value.routing_key, {})
-            before = read.get((value.routing_key, value.who)) if value.outcome != "moved" else None
-            if before is not None and before[1] != place and before[1].time_ns > value.invoked.time_ns:
-                before = None  # the order of two reads at the same time is not known
-            this, last = sent.get(value.event), sent.get(before[0]) if before is not None else None
-            if before is not None and this is not None and last is not None and this[1] < last[0]:
+        latest: dict[tuple[str, str], Fact] = {}
+        """Routing key and reader → its last read."""
+        for read in self._reads:
+            key, event, invoked = read.value.routing_key, read.value.event, read.value.invoked
+            before = latest.get((key, read.value.who)) if read.value.outcome != "moved" else None
+            latest[key, read.value.who] = read
+            if before is None or (before.place != read.place and before.place.time_ns > invoked.time_ns):
+                continue  # the order of two reads at the same time is not known
+            this, last = self._sent.get((key, event)), self._sent.get((key, before.value.event))
+            if this is not None and last is not None and this.place.time_ns < last.value.invoked.time_ns:
                 text = (
-                    f"event {value.event!r} of key {value.routing_key!r} was read after {before[0]!r}, "
+                    f"event {event!r} of key {key!r} was read after {before.value.event!r}, "
                     "which was sent after it had been acknowledged"
                 )
-                yield Broken("key-order", self.key, (this[2], last[2], before[1], place), text)
-            read[value.routing_key, value.who] = value.event, place
+                yield Broken("key-order", self.key, (this.place, last.place, before.place, read.place), text)
 
     def _closed(self) -> Iterator[Broken]:
         """Windows that began above a writer's time.
@@ -73,7 +66,10 @@ class StreamFold:
         joined: dict[str, tuple[float, Place]] = {}
         """Writer → the highest of all times when its first was noted for certain, and the place."""
         highest = -inf
-        for _, rank, place, value in sorted(self._times, key=lambda step: step[:2]):
+        # Notes count from their starts to their ends, windows at their ends.
+        steps = [(fact.value.invoked.time_ns, 0, fact) for fact in self._times if isinstance(fact.value, Noted)]
+        steps += [(fact.place.time_ns, 1, fact) for fact in self._times]
+        for _, rank, (_, place, value) in sorted(steps, key=lambda step: step[:2]):
             if isinstance(value, Window):
                 yield from self._compared(place, value, latest, joined)
             elif value.time is None:

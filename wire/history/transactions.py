@@ -18,7 +18,6 @@ class TransactionFold:
         self._outcomes: dict[str, tuple[str, Place]] = {}
 
     def see(self, fact: Fact) -> Iterator[Broken | Open]:
-        """Takes the next fact."""
         outcome = _OUTCOMES.get(fact.value.what)
         if outcome is None:
             return

@@ -17,6 +17,7 @@ from segstore.wire.reader_groups import (
     InitialState,
     ReleaseSegment,
     RemoveReader,
+    SegmentCompleted,
     Update,
     UpdateDistance,
 )
@@ -84,16 +85,18 @@ GAP = [(0, 10), (20, 30)]
         ([start(), *A, at("a", 9), RemoveReader("a", {}), *B, at("b", 8)], [], {}),
         ([start(), *A, at("a", 9), RemoveReader("a", {S: 9}), *B, at("b", 8)], [], {"read-twice": 1}),
         ([start(), *A, RemoveReader("a", {S: 20}), *B, at("b", 30)], GAP, {}),  # a user has chosen it
-        ([start(), *A, *B, at("b", 30)], GAP, {}),  # held-twice
+        ([start(), *A, *B, at("b", 30)], GAP, {"held-twice": 1}),
+        ([*A, *B], [], {"held-twice": 1}),
+        ([*A, ReleaseSegment("a", S, 9), *B, SegmentCompleted("b", S, {}), *A, RemoveReader("a", {}), *B], [], {}),
+        ([*A, start(), *B], [], {}),
     ],
 )
 def test_positions(updates: list[Update], reads: list[tuple[int, ...]], rules: dict[str, int]) -> None:
     assert findings(updates, reads) == rules
 
 
-def test_positions_are_unknown_behind_an_update_that_was_not_recorded() -> None:
-    orders = [0, 1, 2, 4]
-    assert list(findings([start(), *A, at("a", 30)], GAP, orders)) == [
-        "poll-skip: updates of the group's state are missing in the recording"
-    ]
-    assert findings([start(), *A, start()], GAP, orders).total() == 1
+def test_positions_and_holders_are_unknown_behind_an_update_that_was_not_recorded() -> None:
+    why = "updates of the group's state are missing in the recording"
+    unknown = {f"poll-skip: {why}": 1, f"held-twice: {why}": 1}
+    assert findings([start(), *A, at("a", 30)], GAP, [0, 1, 2, 4]) == unknown
+    assert findings([start(), *A, start(), *B], GAP, [0, 1, 2, 4, 5, 6]) == unknown

@@ -36,9 +36,8 @@ def facts(rows: list[Row]) -> list[Fact]:
         }.get(what, (None, None, None))
         if outcome == "refused" and what != "set":
             expected, version = first, second
-        operation = Operation(
-            "read" if what == "value" else what, value, expected, version, outcome, Place("a", 0, number, 1, start)
-        )
+        what, invoked = "read" if what == "value" else what, Place("a", 0, number, 1, start)
+        operation = Operation(what, outcome, invoked, value, expected, version)
         made.append(Fact(Key("register", "table key"), Place("a", 1, number, 1, end), operation))
     return sorted(made, key=lambda fact: fact.place.time_ns)
 

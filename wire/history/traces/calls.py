@@ -6,7 +6,7 @@ answer, or whose answer does not say that it was not applied, may have been appl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,6 +14,10 @@ from segstore.wire.history.facts import Fact, Finding, Key, Place, Transaction
 from segstore.wire.names import segment_name, split_segment_id
 from segstore.wire.trace import Call, Direction, Record
 
+_BEGIN: Final = "createTransaction"
+_COMMIT: Final = "commitTransaction"
+_ACCEPTED: Final = {_COMMIT: "committing", "abortTransaction": "aborting"}
+_QUERIES: Final = ("checkTransactionState", "pingTransaction")
 _REFUSED: Final = ("TRANSACTION_NOT_FOUND", "STREAM_NOT_FOUND")
 _STATES: Final = {"COMMITTING": "committing", "COMMITTED": "committed", "ABORTING": "aborting", "ABORTED": "aborted"}
 
@@ -37,80 +41,55 @@ class CallsFold:
         if call is None:
             return
         if record.direction is Direction.REQUEST:
-            if call.rpc in _ANSWERED:
+            if call.content is not None and call.rpc in (_BEGIN, *_ACCEPTED, *_QUERIES):
                 self._waiting[call.number] = place, call
-                if call.rpc == "commitTransaction" and call.content is not None:
+                if call.rpc == _COMMIT:
                     # Events may be readable from now on; it is an outcome only once the controller has accepted it.
-                    yield from self._of_segments(self._transaction(call.content, "committing", place), place)
+                    yield from self._step(place, call.content, "committing", place)[1:]
             return
         asked, request = self._waiting.pop(call.number, (place, None))
-        if request is not None and request.content is not None:
-            yield from _ANSWERED[request.rpc](self, place, asked, request.content, call)
+        if request is None:
+            return
+        if request.rpc == _BEGIN:
+            yield from self._begun(place, asked, call.content)
+        elif what := _step_of(request.rpc, call):
+            yield from self._step(place, request.content, what, asked, is_commit=request.rpc == _COMMIT)
 
     def end(self) -> None:
         """Makes facts of the calls without an answer."""
         for place, call in self._waiting.values():
-            if call.rpc in ("commitTransaction", "abortTransaction") and call.content is not None:
-                self._findings += self._step(place, call.content, "unknown", place)
+            if what := _step_of(call.rpc, None):
+                self._findings += self._step(place, call.content, what, place)
 
-    def _begun(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
-        content: Any = answer.content
-        if content is None or not content.HasField("txnId"):
+    def _begun(self, place: Place, asked: Place, answer: Any) -> Iterator[Fact]:
+        if answer is None or not answer.HasField("txnId"):
             return
-        name = _name(content.txnId)
         segments = []
-        for span in content.activeSegments:
+        for span in answer.activeSegments:
             epoch, number = split_segment_id(span.segmentId.segmentId)
             info = span.segmentId.streamInfo
             segments.append(segment_name(info.scope, info.stream, number, epoch))
-        self._segments[name] = tuple(segments)
-        step = Transaction(name, _stream(request), "begun", asked, tuple(segments))
-        yield Fact(Key("transaction", name), place, step)
-        yield from self._of_segments(step, place)
+        self._segments[_name(answer.txnId)] = tuple(segments)
+        yield from self._step(place, answer, "begun", asked)
 
-    def _committed(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
-        if answer.outcome == "OK":
-            yield from self._step(place, request, "committing", asked, request.writerId)
-        elif answer.outcome not in _REFUSED:
-            yield from self._step(place, request, "unknown", asked)
-
-    def _aborted(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
-        if answer.outcome not in _REFUSED:
-            yield from self._step(place, request, "aborting" if answer.outcome == "OK" else "unknown", asked)
-
-    def _described(self, place: Place, asked: Place, request: Any, answer: Call) -> Iterator[Fact]:
-        if answer.content is not None and answer.outcome in _STATES:  # ABORTED is a status of gRPC, too
-            yield from self._step(place, request, _STATES[answer.outcome], asked)
-
-    def _step(self, place: Place, request: Any, what: str, asked: Place, writer: str = "") -> Iterator[Fact]:
-        step = self._transaction(request, what, asked, writer)
-        yield Fact(Key("transaction", step.name), place, step)
-        yield from self._of_segments(step, place)
-
-    def _transaction(self, request: Any, what: str, asked: Place, writer: str = "") -> Transaction:
-        name = _name(request.txnId)
-        return Transaction(name, _stream(request), what, asked, self._segments.get(name, ()), writer)
-
-    @staticmethod
-    def _of_segments(step: Transaction, place: Place) -> Iterator[Fact]:
-        for segment in step.segments:
-            yield Fact(Key("segment", segment), place, step)
+    def _step(self, place: Place, message: Any, what: str, asked: Place, *, is_commit: bool = False) -> list[Fact]:
+        """Returns the facts of a step: the transaction's, then its segments'. message: has the transaction's id."""
+        name = _name(message.txnId)
+        step = Transaction(name, what, asked, message.writerId if is_commit and what == "committing" else "")
+        keys = Key("transaction", name), *(Key("segment", segment) for segment in self._segments.get(name, ()))
+        return [Fact(key, place, step) for key in keys]
 
 
-_ANSWERED: Final[dict[str, Callable[..., Iterator[Fact]]]] = {
-    "createTransaction": CallsFold._begun,
-    "commitTransaction": CallsFold._committed,
-    "abortTransaction": CallsFold._aborted,
-    "checkTransactionState": CallsFold._described,
-    "pingTransaction": CallsFold._described,
-}
+def _step_of(rpc: str, answer: Call | None) -> str:
+    """Returns the step of a transaction that an answer shows, or its absence; "" for none."""
+    outcome = "" if answer is None else answer.outcome
+    if rpc in _ACCEPTED:
+        return "" if outcome in _REFUSED else _ACCEPTED[rpc] if outcome == "OK" else "unknown"
+    is_state = answer is not None and answer.content is not None  # ABORTED is a status of gRPC, too
+    return _STATES.get(outcome, "") if is_state else ""
 
 
 def _name(transaction: Any) -> str:
     """Returns a transaction's id as 32 hexadecimal digits, as in the names of its segments."""
     mask = (1 << 64) - 1
     return UUID(int=(transaction.highBits & mask) << 64 | transaction.lowBits & mask).hex
-
-
-def _stream(request: Any) -> str:
-    return f"{request.streamInfo.scope}/{request.streamInfo.stream}"

@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from segstore.wire.blocks import EVENT_HEADER_BYTES
-from segstore.wire.history.facts import Assignment, Fact, GroupUpdate, Key, Place, Waiting, positions_key
-from segstore.wire.reader_groups import (
-    AcquireSegment,
-    InitialState,
-    ReleaseSegment,
-    RemoveReader,
-    SegmentCompleted,
-    decode_updates,
-)
+from segstore.wire.history.facts import Fact, GroupUpdate, Place, Waiting, positions_key
+from segstore.wire.reader_groups import decode_updates
 
 OF_GROUPS: Final = "/_RG"
 """Part of the names of segments that may have such a state."""
-_STEPS: Final[dict[type[Any], str]] = {
-    AcquireSegment: "acquired",
-    ReleaseSegment: "released",
-    SegmentCompleted: "released",
-    RemoveReader: "gone",
-    InitialState: "reset",
-}
 
 
 def assignments(place: Place, segment: str, append: Waiting) -> Iterator[Fact]:
-    """Yields the changes of a group's state in an acknowledged append; nothing for unconditional appends.
+    """Yields the update of a group's state in an acknowledged append; nothing for unconditional appends.
 
     place: of the acknowledgement. segment: its name contains `OF_GROUPS`.
     """
@@ -40,12 +26,5 @@ def assignments(place: Place, segment: str, append: Waiting) -> Iterator[Fact]:
         updates = decode_updates(data)
     except ValueError:
         return  # another application's stream that has such a name
-    key, order = Key("group", segment), command.expected_offset
-    end = order + EVENT_HEADER_BYTES + len(data)
-    yield Fact(positions_key(segment), place, GroupUpdate(segment, order, end, tuple(updates)))
-    yield Fact(key, place, Assignment("updated", "", order=order, end=end))
-    for update in updates:
-        what = _STEPS.get(type(update))
-        if what is not None:
-            reader, name = getattr(update, "reader", ""), getattr(update, "segment", "")
-            yield Fact(key, place, Assignment(what, reader, name, order))
+    end = command.expected_offset + EVENT_HEADER_BYTES + len(data)
+    yield Fact(positions_key(segment), place, GroupUpdate(segment, command.expected_offset, end, tuple(updates)))

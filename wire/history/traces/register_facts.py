@@ -14,53 +14,28 @@ from hashlib import blake2b
 from itertools import repeat
 from typing import Any, Final
 
-from segstore.wire.commands import (
-    NO_VERSION,
-    NOT_EXISTS,
-    AuthTokenCheckFailed,
-    CreateTableSegment,
-    DeleteSegment,
-    DeleteTableSegment,
-    GetSegmentAttribute,
-    NoSuchSegment,
-    OperationUnsupported,
-    ReadTable,
-    ReadTableEntries,
-    ReadTableKeys,
-    RemoveTableKeys,
-    SegmentAttribute,
-    SegmentAttributeUpdated,
-    SegmentCreated,
-    SegmentDeleted,
-    SegmentIsSealed,
-    SegmentIsTruncated,
-    TableEntriesRead,
-    TableEntriesUpdated,
-    TableKeyBadVersion,
-    TableKeyDoesNotExist,
-    TableKeysRead,
-    TableKeysRemoved,
-    TableRead,
-    UpdateSegmentAttribute,
-    UpdateTableEntries,
-)
-from segstore.wire.history.facts import Fact, Operation, Place, Waiting, register_key
+from segstore.wire import commands as c
+from segstore.wire.commands import NO_VERSION, NOT_EXISTS
+from segstore.wire.history.facts import Fact, Key, Operation, Place, Waiting
 from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, Maker
 from segstore.wire.schema import Buffer, Command
 
-_NOT_APPLIED: Final = (AuthTokenCheckFailed, NoSuchSegment, OperationUnsupported, SegmentIsSealed, SegmentIsTruncated)
+_NOT_APPLIED: Final = (
+    *(c.AuthTokenCheckFailed, c.NoSuchSegment, c.OperationUnsupported, c.SegmentIsSealed, c.SegmentIsTruncated),
+)
 _OUTCOMES: Final[dict[Any, str]] = {
-    **dict.fromkeys((TableEntriesUpdated, TableKeysRemoved), "ok"),
-    **dict.fromkeys((TableKeyBadVersion, TableKeyDoesNotExist), "refused"),
+    **dict.fromkeys((c.TableEntriesUpdated, c.TableKeysRemoved), "ok"),
+    **dict.fromkeys((c.TableKeyBadVersion, c.TableKeyDoesNotExist), "refused"),
 }
 """The outcome of an update of a table by its reply; it is unknown by another reply, or without a reply."""
 _LARGE_BYTES: Final = 64
 
 
-def _fact(place: Place, request: Waiting, segment: str, register: str, what: str, outcome: str, **facts: Any) -> Fact:
-    values = {"value": None, "expected": None, "version": None, **facts}
-    operation = Operation(what, outcome=outcome, invoked=request.place, register=register, **values)
-    return Fact(register_key(segment), place, operation)
+def _fact(
+    place: Place, request: Waiting, segment: str, what: str, outcome: str = "ok", register: str = "", **values: Any
+) -> Fact:
+    operation = Operation(what, outcome, request.place, register=register, **values)
+    return Fact(Key("register", segment), request.place if outcome == "unknown" else place, operation)
 
 
 def _value(data: Buffer) -> bytes:
@@ -76,14 +51,14 @@ def _updated(place: Place, request: Waiting, reply: Command | None) -> Iterator[
     versions: Iterable[int | None] = repeat(None)
     command, what = request.command, "remove"
     entries: list[tuple[Any, bytes | None]] = [(key, None) for key in getattr(command, "keys", ())]
-    if isinstance(command, UpdateTableEntries):
+    if isinstance(command, c.UpdateTableEntries):
         what, entries = "put", [(entry.key, _value(entry.value.data)) for entry in command.table_entries.entries]
     outcome = _OUTCOMES.get(type(reply), "unknown")
     if isinstance(reply, _NOT_APPLIED) or (outcome == "refused" and len(entries) > 1):
         return
-    if isinstance(reply, TableEntriesUpdated):
+    if isinstance(reply, c.TableEntriesUpdated):
         versions = reply.updated_versions
-    elif isinstance(reply, TableKeyDoesNotExist):
+    elif isinstance(reply, c.TableKeyDoesNotExist):
         versions = repeat(NOT_EXISTS)
     updates: dict[str, dict[str, Any]] = {}
     for (key, value), version in zip(entries, versions, strict=False):
@@ -91,10 +66,8 @@ def _updated(place: Place, request: Waiting, reply: Command | None) -> Iterator[
         expected = updates.get(name, {}).get("expected") if key.key_version == NO_VERSION else key.key_version
         updates[name] = {"value": value, "expected": expected, "version": version}
     updates.pop("", None)  # an empty key loses its version on the wire
-    for name, facts in updates.items():
-        yield _fact(
-            place if outcome != "unknown" else request.place, request, command.segment, name, what, outcome, **facts
-        )
+    for name, values in updates.items():
+        yield _fact(place, request, command.segment, what, outcome, name, **values)
 
 
 # --- reads of tables --------------------------------------------------------------------------------------------------
@@ -102,15 +75,15 @@ def _updated(place: Place, request: Waiting, reply: Command | None) -> Iterator[
 
 def _read(place: Place, request: Waiting, reply: Command | None) -> Iterator[Fact]:
     entries: list[tuple[Any, bytes | None]] = []
-    if isinstance(reply, TableRead | TableEntriesRead):
+    if isinstance(reply, c.TableRead | c.TableEntriesRead):
         entries = [(entry.key, _value(entry.value.data)) for entry in reply.entries.entries]
-    elif isinstance(reply, TableKeysRead):
+    elif isinstance(reply, c.TableKeysRead):
         entries = [(key, None) for key in reply.keys]
     for key, value in entries:
         name, version = bytes(key.data).hex(), key.key_version
         if name and version >= NOT_EXISTS:
-            facts = {"value": None if version == NOT_EXISTS else value, "version": version}
-            yield _fact(place, request, request.command.segment, name, "read", "ok", **facts)
+            content = None if version == NOT_EXISTS else value
+            yield _fact(place, request, request.command.segment, "read", register=name, value=content, version=version)
 
 
 # --- attributes, and the ends of registers ----------------------------------------------------------------------------
@@ -121,44 +94,43 @@ def _attribute(value: int) -> int | None:
 
 
 def _attribute_read(place: Place, request: Waiting, reply: Command | None) -> Iterator[Fact]:
-    if isinstance(reply, SegmentAttribute):
-        command, value = request.command, _attribute(reply.value)
-        yield _fact(place, request, command.segment_name, str(command.attribute_id), "read", "ok", value=value)
+    if isinstance(reply, c.SegmentAttribute):
+        segment, register = request.command.segment_name, str(request.command.attribute_id)
+        yield _fact(place, request, segment, "read", register=register, value=_attribute(reply.value))
 
 
 def _attribute_updated(place: Place, request: Waiting, reply: Command | None) -> Iterator[Fact]:
     if isinstance(reply, _NOT_APPLIED):
         return
     outcome, command = "unknown", request.command
-    if isinstance(reply, SegmentAttributeUpdated):
+    if isinstance(reply, c.SegmentAttributeUpdated):
         outcome = "ok" if reply.success else "refused"
     expected = _attribute(command.expected_value)
-    facts = {"value": _attribute(command.new_value), "expected": "" if expected is None else expected}
-    place = request.place if outcome == "unknown" else place
-    yield _fact(place, request, command.segment_name, str(command.attribute_id), "set", outcome, **facts)
+    values = {"value": _attribute(command.new_value), "expected": "" if expected is None else expected}
+    yield _fact(place, request, command.segment_name, "set", outcome, str(command.attribute_id), **values)
 
 
 def _created(place: Place, request: Waiting, reply: Command | None) -> Iterator[Fact]:
-    if isinstance(reply, SegmentCreated):
-        yield _fact(place, request, request.command.segment, "", "created", "ok")
+    if isinstance(reply, c.SegmentCreated):
+        yield _fact(place, request, request.command.segment, "created")
 
 
 def _deleted(place: Place, request: Waiting, reply: Command | None) -> Iterator[Fact]:
-    if isinstance(request.command, DeleteSegment):
-        yield from OF_SEGMENTS[DeleteSegment](place, request, reply)
-    if reply is None or isinstance(reply, SegmentDeleted):
-        yield _fact(place, request, request.command.segment, "", "deleted", "unknown" if reply is None else "ok")
+    if isinstance(request.command, c.DeleteSegment):
+        yield from OF_SEGMENTS[c.DeleteSegment](place, request, reply)
+    if reply is None or isinstance(reply, c.SegmentDeleted):
+        yield _fact(place, request, request.command.segment, "deleted", "unknown" if reply is None else "ok")
 
 
 OF_REGISTERS: Final[dict[type[Command], Maker]] = {
-    UpdateTableEntries: _updated,
-    RemoveTableKeys: _updated,
-    ReadTable: _read,
-    ReadTableKeys: _read,
-    ReadTableEntries: _read,
-    GetSegmentAttribute: _attribute_read,
-    UpdateSegmentAttribute: _attribute_updated,
-    CreateTableSegment: _created,
-    DeleteTableSegment: _deleted,
-    DeleteSegment: _deleted,
+    c.UpdateTableEntries: _updated,
+    c.RemoveTableKeys: _updated,
+    c.ReadTable: _read,
+    c.ReadTableKeys: _read,
+    c.ReadTableEntries: _read,
+    c.GetSegmentAttribute: _attribute_read,
+    c.UpdateSegmentAttribute: _attribute_updated,
+    c.CreateTableSegment: _created,
+    c.DeleteTableSegment: _deleted,
+    c.DeleteSegment: _deleted,
 }

@@ -9,27 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from segstore.wire.commands import (
-    CreateSegment,
-    CreateTransientSegment,
-    DeleteSegment,
-    GetStreamSegmentInfo,
-    MergeSegments,
-    MergeSegmentsBatch,
-    ReadSegment,
-    SealSegment,
-    SegmentCreated,
-    SegmentDeleted,
-    SegmentIsTruncated,
-    SegmentRead,
-    SegmentsBatchMerged,
-    SegmentSealed,
-    SegmentsMerged,
-    SegmentTruncated,
-    StreamSegmentInfo,
-    TruncateSegment,
-    WrongHost,
-)
+from segstore.wire import commands as c
 from segstore.wire.history.facts import Changed, Fact, Lost, Passed, Place, Read, Waiting, positions_key, segment_key
 from segstore.wire.schema import Command
 
@@ -41,14 +21,14 @@ def _fact(place: Place, value: Changed | Lost | Read) -> Fact:
 
 
 def _read(place: Place, request: Waiting, reply: Command | None) -> Iterator[Fact]:
-    if isinstance(reply, SegmentRead):
+    if isinstance(reply, c.SegmentRead):
         read = Read(reply.segment, reply.offset, bytes(reply.data), reply.end_of_segment, request.place)
         yield _fact(place, read)
         if read.data:
             yield _passed(place, reply.segment, reply.offset, reply.offset + len(read.data))
-    elif isinstance(reply, SegmentIsTruncated):
+    elif isinstance(reply, c.SegmentIsTruncated):
         yield _passed(place, reply.segment, 0, reply.start_offset)
-    elif isinstance(reply, WrongHost):
+    elif isinstance(reply, c.WrongHost):
         yield _passed(place, request.command.segment, 0, -1)
 
 
@@ -68,7 +48,7 @@ def _simple(kind: type[Command], what: str) -> Maker:
 
 def _deleted(place: Place, request: Waiting, reply: Command | None) -> Iterator[Fact]:
     if reply is not None:
-        what = "deleted" if isinstance(reply, SegmentDeleted) else "not deleted"
+        what = "deleted" if isinstance(reply, c.SegmentDeleted) else "not deleted"
         yield _fact(place, Changed(request.command.segment, what, request.place))
 
 
@@ -81,19 +61,19 @@ def _truncated(place: Place, request: Waiting, reply: Command | None) -> Iterato
     segment, offset = request.command.segment, request.command.truncation_offset
     if reply is None:
         yield _fact(place, Lost(segment, "truncated", offset=offset))
-    elif isinstance(reply, SegmentTruncated):
+    elif isinstance(reply, c.SegmentTruncated):
         yield _fact(place, Changed(segment, "truncated", request.place, offset))
 
 
 def _merged(place: Place, request: Waiting, reply: Command | None) -> Iterator[Fact]:
     merge: Any = request.command
-    is_one = isinstance(merge, MergeSegments)
+    is_one = isinstance(merge, c.MergeSegments)
     target = merge.target if is_one else merge.target_segment_id
     sources = (merge.source,) if is_one else merge.source_segment_ids
     lengths: list[int] = []
-    if isinstance(reply, SegmentsMerged):
+    if isinstance(reply, c.SegmentsMerged):
         lengths = [reply.new_target_write_offset]
-    elif isinstance(reply, SegmentsBatchMerged):
+    elif isinstance(reply, c.SegmentsBatchMerged):
         sources, lengths = reply.sources, list(reply.new_target_write_offset)
     for source, length in zip(sources, lengths, strict=False):
         yield _fact(place, Changed(target, "merged", request.place, length, source))
@@ -102,7 +82,7 @@ def _merged(place: Place, request: Waiting, reply: Command | None) -> Iterator[F
 
 
 def _described(place: Place, request: Waiting, reply: Command | None) -> Iterator[Fact]:
-    if isinstance(reply, StreamSegmentInfo) and reply.exists:
+    if isinstance(reply, c.StreamSegmentInfo) and reply.exists:
         facts = reply.write_offset, "", reply.start_offset, reply.is_sealed
         yield _fact(place, Changed(reply.segment_name, "described", request.place, *facts))
         if reply.start_offset > 0:
@@ -110,13 +90,13 @@ def _described(place: Place, request: Waiting, reply: Command | None) -> Iterato
 
 
 OF_SEGMENTS: Final[dict[type[Command], Maker]] = {
-    ReadSegment: _read,
-    CreateSegment: _simple(SegmentCreated, "created"),
-    CreateTransientSegment: _simple(SegmentCreated, "created"),
-    SealSegment: _simple(SegmentSealed, "sealed"),
-    DeleteSegment: _deleted,
-    TruncateSegment: _truncated,
-    MergeSegments: _merged,
-    MergeSegmentsBatch: _merged,
-    GetStreamSegmentInfo: _described,
+    c.ReadSegment: _read,
+    c.CreateSegment: _simple(c.SegmentCreated, "created"),
+    c.CreateTransientSegment: _simple(c.SegmentCreated, "created"),
+    c.SealSegment: _simple(c.SegmentSealed, "sealed"),
+    c.DeleteSegment: _deleted,
+    c.TruncateSegment: _truncated,
+    c.MergeSegments: _merged,
+    c.MergeSegmentsBatch: _merged,
+    c.GetStreamSegmentInfo: _described,
 }

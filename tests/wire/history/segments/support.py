@@ -85,7 +85,7 @@ class History:
 
     def step(self, name: str, what: str, writer: str = "", asked: int | None = None) -> History:
         place = self.place(0) if asked is None else self.at(asked)
-        return self.add(Transaction(name, "scope/stream", what, place, (SEGMENT,), writer), 0)
+        return self.add(Transaction(name, what, place, writer), 0)
 
     def within(self, segment: str) -> History:
         """Continues in another segment, such as a transaction's."""
