@@ -22,7 +22,7 @@ from segstore.cli.settings import groups
 from segstore.wire import COMMANDS, MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION, Command
 from segstore.wire.codec import COMMANDS_SINCE, COMMANDS_UNTIL, FIELDS_SINCE, RELEASES, longest_frame_in
 from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
-from segstore.wire.history import OPERATIONS
+from segstore.wire.history import OPERATIONS, RULES
 from segstore.wire.schema import lowering as low
 
 FAMILIES: tuple[ModuleType, ...] = (session, append, segment, attribute, table, errors, admin)
@@ -277,6 +277,32 @@ def settings() -> str:
     return "\n".join(lines) + "\n"
 
 
+def rules() -> str:
+    """docs/reference/rules.md."""
+    lines = [
+        "# Rules of histories",
+        "",
+        "Generated from the rules' declarations by `make docs`. `segstore check`, the explorer and Spark judge by",
+        "them; [Judge what happened](../how-to/judge-a-history.md) shows how. A rule is broken only if the records",
+        "show it; what they do not decide is counted as unknown. Histories are [JSON lines](histories.md) of your",
+        "own tests. Names in brackets come from Jepsen's Kafka workload and of Elle. Sources are files of the",
+        "reference.",
+    ]
+    for family in dict.fromkeys(rule.family for rule in RULES.values()):
+        lines += [
+            "",
+            f"## {family}",
+            "",
+            "| Rule | In a correct history | Broken, for example | Judged in | Source |",
+            "|---|---|---|---|---|",
+        ]
+        for rule in RULES.values():
+            if rule.family == family:
+                name = f"`{rule.id}`" + (f" ({rule.alias})" if rule.alias not in ("", rule.id) else "")
+                lines.append(f"| {name} | {rule.text} | {rule.example} | {rule.judged_in} | {rule.source} |")
+    return "\n".join(lines) + "\n"
+
+
 def histories() -> str:
     """docs/reference/histories.md."""
     lines = [
@@ -324,6 +350,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference/protocol.md": protocol,
     "reference/wire-versions.md": wire_versions,
     "reference/settings.md": settings,
+    "reference/rules.md": rules,
     "reference/histories.md": histories,
 }
 

@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 
 from segstore.wire.history import Judge, Verdicts
 from segstore.wire.history.lines import read_history
@@ -43,15 +42,3 @@ def judged_lines(lines: Iterable[object]) -> Verdicts:
 def broken(text: str) -> Counter[str]:
     """Returns how often each rule is broken."""
     return Counter(verdict.rule for verdict in judged(text).broken)
-
-
-def page_of_rules() -> list[dict[str, str]]:
-    """Returns the rows of docs/reference/rules.md."""
-    page = (Path(__file__).parents[3] / "docs/reference/rules.md").read_text("utf-8")
-    sections = (section.partition("\n") for section in page.split("\n## ")[1:])
-    rows = ((family, row.strip("| ").split(" | ")) for family, _, text in sections for row in text.splitlines()[3:])
-    names = ("text", "example", "judged_in", "source")
-    return [
-        {"family": family, "id": name.split("`")[1], **dict(zip(names, cells, strict=True))}
-        for family, (name, *cells) in rows
-    ]
