@@ -307,8 +307,7 @@ class _Sequence:
             await asyncio.sleep(0)  # lets the connection write and detect back-pressure
         while self._acked < last:
             await self._wait(f"did not acknowledge chunk {self._acked + 1} of {self._transient}")
-        flow.bytes_in_flight -= start
-        flow.connection.outbox.bytes_in_flight -= start
+        flow.acknowledged(start)
 
     async def merge(self, updates: tuple[ConditionalAttributeUpdate, ...]) -> Command:
         """Requests the merge; returns the reply, which may be a failure."""
