@@ -132,7 +132,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
         return answer(400, f"this is not JSON: {first['ctx']['error']} at character {at}", "body")
 
     def located(problem: Any) -> dict[str, str]:
-        where, inside = path_of(problem["loc"]), {**problem, "loc": problem["loc"][1:]}  # behind "body"
+        where = path_of(problem["loc"])
+        inside: Any = {**problem, "loc": problem["loc"][1:]}  # behind "body"
         return {"detail": f"{where}: {problem_of(inside, field and field.field_info.annotation)}", "where": where}
 
     every: dict[str, Any] = {"errors": [located(problem) for problem in errors]} if len(errors) > 1 else {}
