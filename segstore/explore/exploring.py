@@ -170,8 +170,9 @@ class _Explorer:
                 yield Injection(point, failure)
 
     def _singles(self, classes: Iterable[PointClass]) -> list[Injections]:
+        later = 0.0 if self._setting.budget_s is None else 0.5  # runs that only wait would use up the budget
         ranked = [
-            (rank + injection.failure.only_waits / 2, (injection,))  # runs that only wait would use up a budget
+            (rank + later * injection.failure.only_waits, (injection,))
             for alike in classes
             for rank, point in enumerate(alike.members(is_complete=self._setting.complete))
             for injection in self._injections(point)
