@@ -17,14 +17,6 @@ from segstore.wire.names import writer_id
 _AT_ONCE = 500
 
 
-class TooManyNames(Exception):
-    """The limit of registered names is reached. Attributes: limit."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"{limit} writer names are registered, which is the limit; remove some first")
-        self.limit = limit
-
-
 class WriterNames:
     """The registered names, in the order of their registration."""
 
@@ -42,11 +34,11 @@ class WriterNames:
         return name in self._names
 
     def add(self, name: str) -> bool:
-        """Registers a name; returns whether it is new. Raises TooManyNames."""
+        """Registers a name; returns whether it is new. Raises ValueError at the limit of names."""
         if name in self._names:
             return False
         if len(self._names) >= self.max_names:
-            raise TooManyNames(self.max_names)
+            raise ValueError(f"{self.max_names} writer names are registered, which is the limit; remove some first")
         self._names[name] = None
         return True
 
