@@ -104,6 +104,7 @@ _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (InvalidName, 422),
     (InvalidStreamCut, 422),
     (TooMany, 422),
+    (JournalFailed, 503),
     (Exception, 409),
 )
 _ABOUT_WHAT_IS_GIVEN: Final = (InvalidArgument, InvalidStreamCut, ScaleRefused, RecordingRefused)
@@ -119,10 +120,6 @@ async def _refused_by_server(request: Request, error: Exception) -> Response:
     return answer(status, str(error), where)
 
 
-async def _unavailable(_: Request, error: Exception) -> Response:
-    return answer(503, str(error), "path")
-
-
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = error.errors()
@@ -132,7 +129,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
         return answer(400, f"this is not JSON: {first['ctx']['error']} at character {at}", "body")
 
     def located(problem: Any) -> dict[str, str]:
-        where, inside = path_of(problem["loc"]), {**problem, "loc": problem["loc"][1:]}  # behind "body"
+        where = path_of(problem["loc"])
+        inside: Any = {**problem, "loc": problem["loc"][1:]}  # without "body"
         return {"detail": f"{where}: {problem_of(inside, field and field.field_info.annotation)}", "where": where}
 
     every: dict[str, Any] = {"errors": [located(problem) for problem in errors]} if len(errors) > 1 else {}
@@ -195,9 +193,8 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 def install(app: FastAPI) -> None:
     app.add_exception_handler(ApiProblem, _refused)
-    for kind in (ControllerError, StoreError, UnknownName, SnapshotRefused, RecordingRefused):
+    for kind in (ControllerError, StoreError, UnknownName, SnapshotRefused, RecordingRefused, JournalFailed):
         app.add_exception_handler(kind, _refused_by_server)
-    app.add_exception_handler(JournalFailed, _unavailable)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unexpected)
