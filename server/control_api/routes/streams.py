@@ -17,6 +17,7 @@ from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.models import StreamStats, WriterName, WriterNamesPage, WriterTotals
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes import NAME
+from segstore.server.control_api.writer_names import MOST_NAMES
 from segstore.server.store import Segment
 from segstore.wire.names import is_index, parent_of, stream_of
 
@@ -52,7 +53,7 @@ async def stream_stats(
 
 @router.get("/writers", tags=["writers"], summary="Registered writer names")
 async def list_writers(controlled: Here) -> WriterNamesPage:
-    return WriterNamesPage(names=list(controlled.names), limit=controlled.names.max_names)
+    return WriterNamesPage(names=list(controlled.names), limit=MOST_NAMES)
 
 
 @router.post("/writers", tags=["writers"], summary="Register a writer name", status_code=201)
