@@ -130,7 +130,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
     def located(problem: Any) -> dict[str, str]:
         where = path_of(problem["loc"])
-        inside: Any = {**problem, "loc": problem["loc"][1:]}  # without "body"
+        inside: Any = {**problem, "loc": problem["loc"][1:]}  # behind "body"
         return {"detail": f"{where}: {problem_of(inside, field and field.field_info.annotation)}", "where": where}
 
     every: dict[str, Any] = {"errors": [located(problem) for problem in errors]} if len(errors) > 1 else {}
