@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import islice
+from itertools import takewhile
 from uuid import UUID
 
 from segstore.server.store.attributes import AttributeUpdate
@@ -166,16 +166,15 @@ class SegmentStore:
             raise IllegalArgument(IS_INDEX, segment=name)
         self._delete_index(name)
 
-    def drop_merged_indexes(self, now_ms: int, idle_ms: int, most: int | None = None) -> int:
-        """Deletes the indexes of segments that were merged `idle_ms` ago or earlier, the first `most`; how many."""
-        due = [index for index, merged_ms in islice(self._merged.items(), most) if merged_ms <= now_ms - idle_ms]
-        for index in due:
+    def drop_merged_indexes(self, now_ms: int, idle_ms: int) -> None:
+        """Deletes the indexes of segments that were merged `idle_ms` ago or earlier."""
+        due = takewhile(lambda index: self._merged[index] <= now_ms - idle_ms, self._merged)  # the oldest first
+        for index in tuple(due):
             del self._merged[index]
             name = index.removesuffix("#index")
             home = self._peer(name)
             if home is None or name not in home.segments:
                 self._delete_index(name)
-        return len(due)
 
     # Looking
 
@@ -318,9 +317,10 @@ class SegmentStore:
 
     # The index
 
-    def settle_index(self, now_ms: int | None = None, most: int | None = None) -> int:
-        """Writes all index entries that are due, of a container at most `most`; see `Container.settle_index`."""
-        return sum(container.settle_index(now_ms=now_ms, most=most) for container in self.containers.values())
+    def settle_index(self, now_ms: int | None = None) -> None:
+        """Writes all index entries that are due; see `Container.settle_index`."""
+        for container in self.containers.values():
+            container.settle_index(now_ms=now_ms)
 
     def table(self, name: str) -> TableSegment:
         """The table in a segment, for reading. Raises `NotOwner`, `NoSuchSegment`, `Unmapped`."""
