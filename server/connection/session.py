@@ -327,7 +327,7 @@ class Session:
         service, segment, writer_id = self.service, command.segment, command.writer_id
         self._set_ups += 1
         try:
-            token = service.authorize(segment, command.delegation_token, AccessLevel.READ_UPDATE)
+            expires_s = service.authorize(segment, command.delegation_token, AccessLevel.READ_UPDATE)
             self._memory.check()
             last = service.store.setup_append(segment, writer_id, now_ms=service.now_ms())
             container = service.store.container_for(segment)
@@ -350,8 +350,8 @@ class Session:
         writer = self._writers[key] = self._lent(segment, writer_id)
         writer.set_up(container.container_id, last, count)
         self._memory.charge(_writer_bytes(key))
-        if token is not None and token.expires_s is not None:
-            self._expire_at(token.expires_s, key)
+        if expires_s is not None:
+            self._expire_at(expires_s, key)
         self.reply(AppendSetup(command.request_id, segment, writer_id, last))
 
     def _lent(self, segment: str, writer_id: UUID) -> Writer:
