@@ -23,7 +23,7 @@ from segstore.server.controller.state import operations as op
 from segstore.server.coordination import Configuration, Configured, Disconnected, configured
 from segstore.server.durable import MIN_MEMORY_BYTES, ContainerEpoch, Durability, Fenced, JournalFailed
 from segstore.server.segments import RemoteSegments
-from segstore.server.shared_folder import Owners, SharedFolder, drop, result_of
+from segstore.server.shared_folder import Owners, SharedFolder, result_of
 from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
@@ -84,13 +84,13 @@ class ControllerLeader:
         await self._opened()
         opening = self._opening = asyncio.create_task(asyncio.to_thread(self._open), name="opening the controller")
         try:
-            epoch, durability = await result_of(opening, lambda opened: drop(opened[1]))
+            epoch, durability = await result_of(opening, lambda opened: opened[1].abandon())
         except Fenced as error:
             raise Disconnected(str(error)) from error
         try:
             state = controller_state(durability)
         except BaseException:
-            drop(durability)
+            durability.abandon()
             raise
         try:
             await durability.start(lambda why: self._failed(epoch, why))

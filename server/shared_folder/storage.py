@@ -122,7 +122,7 @@ class SharedFolder(NamedTuple):
         try:
             durability.open()
         except BaseException as error:
-            drop(durability)
+            durability.abandon()
             if isinstance(error, DirectoryDamaged):
                 raise self._located(error, epoch) from error
             raise
@@ -136,7 +136,7 @@ class SharedFolder(NamedTuple):
         try:
             durability.recover(containers)
         except BaseException as error:
-            drop(durability)
+            durability.abandon()
             epoch.check()
             if isinstance(error, DirectoryDamaged):
                 raise self._located(error, epoch) from error
@@ -148,13 +148,6 @@ class SharedFolder(NamedTuple):
         if before is not None and file.parent == epoch.path:
             file = before.path / file.name
         return DirectoryDamaged(epoch.folder, file, error.what, within=self.path)
-
-
-def drop(durability: Durability) -> None:
-    """Abandons an opening that was not started, and removes its files."""
-    directory = durability.directory_or_none
-    if isinstance(directory, FencedDirectory):
-        directory.abandon()
 
 
 async def result_of(opening: asyncio.Task[T], dropped: Callable[[T], None]) -> T:
@@ -233,7 +226,7 @@ class FolderStorage:
             container_id, asyncio.to_thread(self._recover, container_id), f"opening container {container_id}"
         )
         try:
-            epoch, durability, container = await result_of(opening, lambda made: drop(made[1]))
+            epoch, durability, container = await result_of(opening, lambda made: made[1].abandon())
         except Fenced as error:
             raise Disconnected(str(error)) from error
         except (DirectoryDamaged, DirectoryForeign, UnknownFormat) as error:
@@ -243,7 +236,7 @@ class FolderStorage:
         try:
             self._check_open(container_id)
         except Disconnected:
-            drop(durability)
+            durability.abandon()
             raise
         self._refused.pop(container_id, None)
         made = self._open[container_id] = _Open(epoch, durability, fenced)
