@@ -259,10 +259,7 @@ def _delete_table(store: SegmentStore, c: w.DeleteTableSegment, _: int) -> Comma
 
 @_request(w.GetTableSegmentInfo, segment="segment_name")
 def _table_info(store: SegmentStore, c: w.GetTableSegmentInfo, _: int) -> Command:
-    info = store.table(c.segment_name).info()
-    return w.TableSegmentInfo(
-        c.request_id, c.segment_name, info.start_offset, info.length, info.entry_count, info.key_length
-    )
+    return w.TableSegmentInfo(c.request_id, c.segment_name, *store.table(c.segment_name).info())
 
 
 @_request(w.UpdateTableEntries, offset="table_segment_offset", named=lambda c: c.table_entries.entries)

@@ -66,8 +66,6 @@ class SegmentStore:
         strict_transient_attributes: bool = False,
         max_attributes: int = MAX_ATTRIBUTES,
     ) -> None:
-        if containers < 1:
-            raise ValueError(f"a store has at least one container, not {containers}")
         self.container_count = containers
         self.containers: dict[int, Container] = {}
         self.unopened: dict[int, Callable[[], None]] = {}
@@ -91,8 +89,6 @@ class SegmentStore:
 
     def own(self, container_id: int, container: Container | None = None) -> Container:
         """Takes over a container: `container` as returned by `release` of any store, or an empty container."""
-        if not 0 <= container_id < self.container_count:
-            raise ValueError(f"container {container_id} is not one of 0 to {self.container_count - 1}")
         if container_id in self.containers:
             raise ValueError(f"container {container_id} is owned already")
         if container is None:

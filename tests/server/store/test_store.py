@@ -365,12 +365,8 @@ def test_a_merge_between_containers_with_journals_of_their_own_is_refused_by_the
 
 
 def test_a_store_has_containers_and_owns_each_of_them_once() -> None:
-    with pytest.raises(ValueError, match="at least one container, not 0"):
-        SegmentStore(0)
-    store = SegmentStore(1)
-    for container_id, why in ((0, "is owned already"), (1, "is not one of 0 to 0"), (-1, "is not one of 0 to 0")):
-        with pytest.raises(ValueError, match=f"container {container_id} {why}"):
-            store.own(container_id)
+    with pytest.raises(ValueError, match="container 0 is owned already"):
+        SegmentStore(1).own(0)
     with pytest.raises(KeyError):
         SegmentStore(1, owned=[]).release(0)
 
