@@ -324,14 +324,19 @@ _request(w.MergeTableSegments, segment="target")(_refuse_legacy)
 
 @_request(w.FlushToStorage, segment="", admin_only=True)
 def _flush(store: SegmentStore, c: w.FlushToStorage, _: int) -> Command:
-    store.flush(c.container_id)
+    if c.container_id not in store.containers:
+        raise errors.Unmapped(f"container {c.container_id} is not owned here")
     return w.StorageFlushed(c.request_id)
 
 
 @_request(w.ListStorageChunks, admin_only=True)
 def _list_chunks(store: SegmentStore, c: w.ListStorageChunks, _: int) -> Command:
-    chunks = [w.ChunkInfo(size, 0, start, c.segment, False) for start, size in store.list_chunks(c.segment)]
-    return w.StorageChunksListed(c.request_id, tuple(chunks))
+    try:
+        segment = store.segment(c.segment)
+    except (errors.NoSuchSegment, errors.NotOwner) as error:
+        raise errors.Unmapped(error.message, segment=c.segment) from error
+    start, size = segment.start_offset, segment.length - segment.start_offset
+    return w.StorageChunksListed(c.request_id, (w.ChunkInfo(size, 0, start, c.segment, False),) if size else ())
 
 
 # --- errors -----------------------------------------------------------------------------------------------------

@@ -209,25 +209,6 @@ class SegmentStore:
         located = None if segment is None else locate(name, segment, target)
         return self.segment_info(name).length if located is None else located
 
-    def list_chunks(self, name: str) -> list[tuple[int, int]]:
-        """Returns start and size of a segment's chunks in the reference's storage: one, unless it is empty.
-
-        Raises `Unmapped` if the segment is absent.
-        """
-        try:
-            segment = self.segment(name)
-        except (NoSuchSegment, NotOwner) as error:
-            raise Unmapped(error.message, segment=name) from error
-        size = segment.length - segment.start_offset
-        return [(segment.start_offset, size)] if size else []
-
-    def flush(self, container_id: int) -> Container:
-        """The container that FlushToStorage names; all is flushed where it lies. `Unmapped` if it is not owned."""
-        container = self.containers.get(container_id)
-        if container is None:
-            raise Unmapped(f"container {container_id} is not owned here")
-        return container
-
     # Changing
 
     def truncate_segment(self, name: str, offset: int, *, now_ms: int | None = None) -> None:

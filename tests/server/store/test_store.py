@@ -315,21 +315,6 @@ def test_a_batch_continues_after_a_source_that_is_refused(store: SegmentStore) -
     assert read(store, S) == b"from 2"
 
 
-def test_the_admins_requests_know_containers_and_segments(store: SegmentStore) -> None:
-    write(store, S, b"x" * 1000)
-    assert store.list_chunks(S) == [(0, 1000)]
-    store.truncate_segment(S, 4)
-    assert store.list_chunks(S) == [(4, 996)]
-    store.truncate_segment(S, 1000)
-    assert store.list_chunks(S) == []
-    assert store.flush(0) is store.containers[0]
-    with pytest.raises(Unmapped):
-        store.flush(77)
-    for missing in ("no/such/0", "_system/containers/metadata_0"):
-        with pytest.raises(Unmapped):
-            store.list_chunks(missing)
-
-
 @pytest.mark.parametrize(
     ("request_", "kind", "named"),
     [
@@ -338,7 +323,6 @@ def test_the_admins_requests_know_containers_and_segments(store: SegmentStore) -
         (lambda store: store.delete_segment(INDEX), IllegalArgument, INDEX),
         (lambda store: store.merge_batch(INDEX, [txn(1)], now_ms=1), IllegalArgument, INDEX),
         (lambda store: store.truncate_segment(S, -1), IllegalArgument, S),
-        (lambda store: store.list_chunks(INDEX + "x"), Unmapped, INDEX + "x"),
         (lambda store: store.table(S), Unmapped, S),
         (lambda store: store.create_segment(S, now_ms=1), SegmentExists, S),
         (lambda store: store.merge(S, txn(2), now_ms=1), NoSuchSegment, txn(2)),
