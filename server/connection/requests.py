@@ -1,10 +1,10 @@
 """What a segment store does on a command, and which reply it gives to an error: two tables.
 
 Here are the handlers that apply a command to the store and reply at once, with `@_request`: each has the segment that a
-refusal names, and the access that a token must grant. ReadSegment, which may
-wait, is in `segstore.server.connection.service`; the handshake and what sets up writers and transient segments of a
-connection is in `segstore.server.connection.session`, both with `@handles`. Appends are no commands here:
-`Session.receive_all` takes them in runs.
+refusal names, and the access that a token must grant. ReadSegment, which may wait, is in
+`segstore.server.connection.service`; the handshake and what sets up writers and transient segments of a connection is
+in `segstore.server.connection.session`, both with `@handles`. Appends are no commands here: `Session.receive_all` takes
+them in runs.
 
 Source: `PravegaRequestProcessor`, `AdminRequestProcessorImpl`; for errors, `handleException` of
 `PravegaRequestProcessor` and `AppendProcessor` (seed 36.25).

@@ -18,7 +18,7 @@ import msgspec
 from segstore.server.auth import AccessLevel, TokenError, TokenVerifier
 from segstore.server.clock import Clock, TimerHandle
 from segstore.server.config import StoreSettings
-from segstore.server.connection.requests import HANDLERS, refuse
+from segstore.server.connection.requests import HANDLERS, handles, refuse
 from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WriterCounts
 from segstore.server.store import (
@@ -289,4 +289,4 @@ class StoreService:
         self._answer(session, segment, request_id, result)
 
 
-HANDLERS[ReadSegment] = lambda session, command: session.service.read(session, command)
+handles(ReadSegment)(lambda session, command: session.service.read(session, command))

@@ -311,7 +311,9 @@ class Container(ContainerState):
             raise NoSuchSegment(name)
         start = segment.length
         if segment.gate:
-            self._check_gate(segment, UUID(bytes=writer))
+            if segment.sealed:
+                raise SegmentSealed(name)
+            self._check_transient(segment, UUID(bytes=writer))
         if segment.attributes.get(writer) != last_event_number:
             self._check_writer(segment, UUID(bytes=writer), last_event_number)
         if expected_offset >= 0 and expected_offset != start:
@@ -513,11 +515,6 @@ class Container(ContainerState):
         table = segment.table
         if table is not None and table.is_fixed_key and not all(map(is_core, attribute_ids)):
             raise Unmapped(f"the attributes of {segment.name!r} are its keys", segment=segment.name)
-
-    def _check_gate(self, segment: Segment, writer_id: UUID) -> None:
-        if segment.sealed:
-            raise SegmentSealed(segment.name)
-        self._check_transient(segment, writer_id)
 
     def _check_writer(self, segment: Segment, writer_id: UUID, last_event_number: int) -> None:
         previous = segment.attribute(writer_id)
