@@ -221,7 +221,7 @@ class Container(ContainerState):
     def wait(self, name: str, offset: int, token: Token) -> None:
         """Wakes `token` when the byte at `offset` exists, or can never exist.
 
-        Raises `NoSuchSegment`, and `ValueError` if the token waits already. Forgotten by `waiters.cancel`.
+        Raises `NoSuchSegment`. Forgotten by `waiters.cancel`.
         """
         self.waiters.add(self.segment(name), offset, token)
 
