@@ -8,7 +8,8 @@ Invariant: container numbers are 0 to `containers` - 1; only the `owned` contain
 
 Follows `PravegaRequestProcessor`, `AppendProcessor`, `IndexRequestProcessor` and `StreamSegmentService`.
 Deliberate differences: segments merge across the containers of one store, where the reference finds no source; the
-index of a merged segment is deleted after a while, where the reference keeps it for good.
+index of a merged segment is deleted after a while, unless the process ends before, where the reference keeps it for
+good.
 """
 
 from __future__ import annotations
