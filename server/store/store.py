@@ -8,8 +8,7 @@ Invariant: container numbers are 0 to `containers` - 1; only the `owned` contain
 
 Follows `PravegaRequestProcessor`, `AppendProcessor`, `IndexRequestProcessor` and `StreamSegmentService`.
 Deliberate differences: segments merge across the containers of one store, where the reference finds no source; the
-index of a merged segment is deleted after a while, unless the process ends before, where the reference keeps it for
-good.
+index of a merged segment is deleted after a while, if the process has not ended by then; the reference keeps it.
 """
 
 from __future__ import annotations
