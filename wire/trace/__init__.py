@@ -36,7 +36,6 @@ from segstore.wire.trace.blocks import (
     unpack_data,
 )
 from segstore.wire.trace.call_fields import (
-    CallKey,
     Pairing,
     fields_of,
     key_of_call,
@@ -105,7 +104,6 @@ __all__ = [
     "BlockHeader",
     "BlockType",
     "Call",
-    "CallKey",
     "Columns",
     "Damage",
     "DamagedBlock",
