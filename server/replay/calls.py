@@ -21,7 +21,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
@@ -34,6 +34,7 @@ from segstore.wire.printable import printable
 from segstore.wire.trace import (
     CONTROLLER,
     Call,
+    CallKey,
     Direction,
     FieldDifference,
     Pairing,
@@ -162,7 +163,7 @@ class CallReplay:
         self.left_out: list[LeftOut] = []
         self.steps = read_calls(records, self.left_out)
         self._ids: Pairing[str] = Pairing()
-        self._by_key: dict[Hashable, list[CallStep]] = {}
+        self._by_key: dict[CallKey, list[CallStep]] = {}
         self._by_rpc: dict[str, list[CallStep]] = {}
         for step in self.steps:
             self._by_key.setdefault(step.key, []).append(step)

@@ -36,6 +36,7 @@ from segstore.wire.trace.blocks import (
     unpack_data,
 )
 from segstore.wire.trace.call_fields import (
+    CallKey,
     Pairing,
     fields_of,
     key_of_call,
@@ -104,6 +105,7 @@ __all__ = [
     "BlockHeader",
     "BlockType",
     "Call",
+    "CallKey",
     "Columns",
     "Damage",
     "DamagedBlock",

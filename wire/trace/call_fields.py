@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
@@ -159,13 +159,18 @@ def _all_fields(kind: Any) -> Iterator[Any]:
         yield from _all_fields(type_)
 
 
-def key_of_call(rpc: str, fields: dict[str, CallField]) -> tuple[Hashable, tuple[str, ...]]:
-    """Returns the key that matching calls share, of the method and the rest of each field by path, and the call's ids;
-    both without tokens.
-    """
+class CallKey(NamedTuple):
+    """The key that matching calls share, apart from their ids: the method, and the rest of each field by path."""
+
+    rpc: str
+    fields: tuple[tuple[str, Any], ...]
+
+
+def key_of_call(rpc: str, fields: dict[str, CallField]) -> tuple[CallKey, tuple[str, ...]]:
+    """Returns the key of a call, and its ids, without tokens."""
     shown = {path: field for path, field in fields.items() if not field.secret}
-    rests = tuple((path, field.rest) for path, field in shown.items())
-    return (rpc, rests), tuple(name for field in shown.values() for name in field.ids)
+    key = CallKey(rpc, tuple((path, field.rest) for path, field in shown.items()))
+    return key, tuple(name for field in shown.values() for name in field.ids)
 
 
 def translated_call(

@@ -36,7 +36,7 @@ from segstore.wire.trace.calls import CONTROLLER, Call
 from segstore.wire.trace.exchanges import Exchange, segments_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 VARYING_FIELDS: Final = frozenset({"last_modified", "server_stack_trace"})
 """Fields that differ between two correct stores, or between two runs of a store."""
@@ -125,7 +125,7 @@ class Translation:
             if span.kind != "data" and not span.secret and span.field not in ("request_id", *self._ignore)
         )
 
-    def call_key(self, call: Call) -> tuple[Hashable, tuple[str, ...]]:
+    def call_key(self, call: Call) -> tuple[Any, tuple[str, ...]]:
         """Returns the facts that a call shares with its equal in the other run, and its ids."""
         return key_of_call(call.rpc, {name: field for name, field in fields_of(call).items() if self.counts(name)})
 
