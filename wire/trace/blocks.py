@@ -374,8 +374,7 @@ def _metadata_body(wire_version: int, recorder: str, values: tuple[tuple[str, st
 def read_metadata(body: bytes) -> Metadata:
     """Parses the raw body of a metadata block. Raises DamagedBlock."""
     try:
-        facts = json.loads(body)
-        metadata = Metadata(**facts)
+        metadata = Metadata(**json.loads(body))
     except (ValueError, TypeError, RecursionError) as cause:
         raise DamagedBlock(f"its metadata cannot be read: {cause}") from cause
     values: Any = metadata.values

@@ -241,14 +241,6 @@ class TraceWriter:
         self._views = 0
         """The number of parts of incomplete frames so far that were not copied."""
 
-    @property
-    def metadata(self) -> Metadata:
-        return self._records.metadata
-
-    @property
-    def mark(self) -> bytes:
-        return self._records.mark
-
     def start(self) -> bytes:
         """The metadata block."""
         return self._records.start()
@@ -261,7 +253,7 @@ class TraceWriter:
         size = -offset % page
         while 0 < size < self._start_bytes:
             size += page
-        return metadata_block(self.mark, self.metadata, size) if size else b""
+        return metadata_block(self._records.mark, self._records.metadata, size) if size else b""
 
     def _use(self, view: memoryview) -> None:
         """Uses other memory for what follows."""
