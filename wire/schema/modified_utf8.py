@@ -16,6 +16,8 @@ _TWO: Final = rb"[\xc0-\xdf][\x80-\xbf]"
 _THREE: Final = rb"[\xe0-\xef][\x80-\xbf][\x80-\xbf]"
 _find_four_byte_lead: Final = re.compile(rb"[\xf0-\xff]").search
 _well_formed: Final = re.compile(rb"(?:%s++|%s|%s)*+" % (_ONE, _TWO, _THREE))
+well_formed: Final = _well_formed.fullmatch
+"""(data, start, end) → truthy if `decode_mutf8` accepts these bytes."""
 _OVERLONG: Final = re.compile(rb"[\xc0\xc1][\x80-\xbf]|\xe0[\x80-\x9f][\x80-\xbf]")
 
 

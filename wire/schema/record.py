@@ -68,6 +68,7 @@ class Nested(construct.Construct):  # type: ignore[misc]  # construct has no stu
         self.record = record
         self.parts = record.parts if parts is None else parts
         self.struct = struct_of(self.parts)
+        self.wires = tuple(part.wire for part in self.parts)
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> WireStruct:
         return value_of(self.record, self.parts, self.struct._parse(stream, context, path))
@@ -87,7 +88,9 @@ class Rows(construct.Construct):  # type: ignore[misc]
         self.columns = columns
         self.smallest = sum(column.smallest for column in columns)
         named = (construct.Renamed(column.element, newname=f"#{index}") for index, column in enumerate(columns))
-        self.counted = types.Counted(construct.Sequence(*named), smallest=self.smallest)
+        row = construct.Sequence(*named)
+        row.wires = tuple(column.element for column in columns)
+        self.counted = types.Counted(row, smallest=self.smallest)
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> tuple[Sequence[Any], ...]:
         rows = self.counted._parse(stream, context, path)

@@ -13,18 +13,22 @@ from __future__ import annotations
 
 import enum
 import io
+import struct
 import uuid
+from collections.abc import Callable
 from typing import Any, Final
 
 import construct
 from construct import Int8sb, Int16ub, Int32sb, Int64sb
 
 from segstore.wire.errors import BadField, FrameTooLarge, Truncated, WireError
-from segstore.wire.schema.modified_utf8 import MAX_STRING_BYTES, decode_mutf8, encode_mutf8
+from segstore.wire.schema.modified_utf8 import MAX_STRING_BYTES, decode_mutf8, encode_mutf8, well_formed
 
 MAX_FRAME_BYTES: Final = 0x00FF_FFFF
 """The longest frame, header included. Source: `WireCommands.MAX_WIRECOMMAND_SIZE`."""
 Buffer = bytes | bytearray | memoryview
+
+_two_int32: Final = struct.Struct(">ii").unpack_from
 
 Int8: Final = Int8sb
 Int16u: Final = Int16ub
@@ -347,10 +351,51 @@ class SizedData(construct.Construct):  # type: ignore[misc]
         return obj
 
 
+Extent = Callable[[memoryview, int], int]
+"""Returns the end of the field that starts at a position. Raises ValueError or IndexError where `_parse` may refuse."""
+
+
+def extent_of(wire: Any) -> Extent:
+    """Returns a fast way to skip a field, for long lists where only the first bad element needs a precise error."""
+    if wire in FIXED_FORMATS:
+        size = struct.calcsize(">" + FIXED_FORMATS[wire])
+        return lambda body, at: at + size
+    if wire is JavaUTF:
+        return _text_extent
+    if isinstance(wire, SizedData):
+        trailer = 0 if wire.trailer is None else wire.trailer.sizeof()
+        return lambda body, at: _sized_extent(body, at, trailer)
+    inner = [extent_of(each) for each in wire.wires]
+
+    def all_of_them(body: memoryview, at: int) -> int:
+        for extent in inner:
+            at = extent(body, at)
+        return at
+
+    return all_of_them
+
+
+def _text_extent(body: memoryview, at: int) -> int:
+    end = at + 2 + (body[at] << 8 | body[at + 1])
+    if not well_formed(body, at + 2, end):
+        raise ValueError
+    return end
+
+
+def _sized_extent(body: memoryview, at: int, trailer: int) -> int:
+    total, length = _two_int32(body, at)
+    if not length:
+        return at + 8
+    if length < 0 or total > len(body) - at:
+        raise ValueError
+    return at + 8 + int(length) + trailer
+
+
 class Counted(construct.Construct):  # type: ignore[misc]
     """int32 count, then as many elements. Value: a tuple.
 
     A count is refused before anything is allocated if even the smallest elements would exceed the remaining bytes.
+    element: has `wires`, or is a fixed field or a text.
     negative_is_empty: whether a negative count is read as 0 (table entries, attribute updates) or refused.
     """
 
@@ -381,11 +426,24 @@ class Counted(construct.Construct):  # type: ignore[misc]
                 limit=stream.most_elements,
                 actual=count,
             )
-        start = stream.tell()
-        for index in range(count):  # finds a bad element before any element is kept: a frame may hold millions
-            self.element._parse(stream, context, f"{path}[{index}]")
-        stream.seek(start)
+        self._check(stream, context, path, count)
         return tuple(self.element._parse(stream, context, f"{path}[{index}]") for index in range(count))
+
+    def _check(self, stream: BodyStream, context: Any, path: str, count: int) -> None:
+        """Raises the error of the first bad element, before any element is made: a frame may hold millions."""
+        body, start, extent = stream.view, stream.tell(), extent_of(self.element)
+        at = start
+        for index in range(count):
+            try:
+                end = extent(body, at)
+                if end > len(body):
+                    raise ValueError
+            except (ValueError, IndexError, struct.error):
+                stream.seek(at)
+                self.element._parse(stream, context, f"{path}[{index}]")
+                end = stream.tell()
+            at = end
+        stream.seek(start)
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         if not isinstance(obj, (tuple, list)):
