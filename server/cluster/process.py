@@ -23,7 +23,7 @@ from segstore.server.cluster.leader import ControllerLeader, Leading
 from segstore.server.cluster.node import ClusterNode, LoadMeter
 from segstore.server.cluster.settings import ClusterSettings, ZooKeeperSettings
 from segstore.server.controller import ControllerServer
-from segstore.server.controller.api import Authority, Calls, Executor, ForwardingServer
+from segstore.server.controller.api import Authority, Calls, ForwardingServer
 from segstore.server.coordination import (
     Configuration,
     ContainerOwnership,
@@ -261,11 +261,8 @@ class ClusterProcess(ClusterNode):
             return
         from segstore.server.rest import HealthStatus, answered_by_leader  # a web library
 
-        def executor() -> Executor | None:
-            return None if self._leading is None or front.local is None else self._leading.calls.executor
-
         def health() -> dict[str, HealthStatus]:
-            led = HealthStatus.NEW if executor() is None and self._leader() is None else HealthStatus.UP
+            led = HealthStatus.NEW if front.local is None and self._leader() is None else HealthStatus.UP
             session = self.ownership.session
             connected = session is not None and session.state is SessionState.CONNECTED
             return {
@@ -277,7 +274,7 @@ class ClusterProcess(ClusterNode):
             }
 
         timeout_s = self.settings.controller.rest_timeout_ms / 1000
-        await self._start_rest_api(self._authority, answered_by_leader(front, executor, timeout_s), health)
+        await self._start_rest_api(self._authority, answered_by_leader(front, timeout_s), health)
 
     # --- with each session ------------------------------------------------------------------------------------------
 

@@ -110,7 +110,7 @@ class Snapshots:
         self._memory.check(images_bytes + sum(segment.length - segment.start_offset for segment in held))
         images = {container.container_id: copy_of(container) for container in containers}
         calls = self._calls()
-        state = b"" if calls is None else calls.executor.controller.image()
+        state = b"" if calls is None else calls.controller.image()
         self.delete(name, missing_ok=True)
         segments = [segment for image in images.values() for segment in image.segments]
         size = len(state) + sum(len(extent.data) for segment in segments for extent in segment.extents)
@@ -168,7 +168,7 @@ class Snapshots:
                     restore(container, image, {})
                     container.recovered()
             if calls is not None:
-                calls.executor.controller.restore(state)
+                calls.controller.restore(state)
                 self._changed()
             for store in self._stores:
                 if store.service.writer_counts is not None:
