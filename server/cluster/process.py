@@ -19,7 +19,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from segstore.server.clock import Clock
-from segstore.server.cluster.leader import ControllerLeader, Leading
+from segstore.server.cluster.leader import ControllerLeader
 from segstore.server.cluster.node import ClusterNode, LoadMeter
 from segstore.server.cluster.settings import ClusterSettings, ZooKeeperSettings
 from segstore.server.controller import ControllerServer
@@ -108,10 +108,6 @@ class ClusterProcess(ClusterNode):
     def server(self) -> SegmentStoreServer:
         return self.stores[0]
 
-    @property
-    def _leading(self) -> Leading | None:
-        return None if self._election is None else self._election.leading
-
     @cached_property
     def _controlled(self) -> Controlled:
         why = "each store of the cluster is a process, and ZooKeeper shares the containers out"
@@ -119,7 +115,8 @@ class ClusterProcess(ClusterNode):
 
     @property
     def _calls(self) -> ControllerServer | None:
-        return None if self._leading is None else self._leading.calls
+        leading = None if self._election is None else self._election.leading
+        return None if leading is None else leading.calls
 
     @property
     def ownership(self) -> ContainerOwnership:

@@ -8,7 +8,7 @@ interface to the segment store.
 
 from segstore.server.controller.api import Accounts, Authority, ControllerServer
 from segstore.server.controller.config import ControllerConfig, read_config
-from segstore.server.controller.controller import Controller, wall_clock_ms
+from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import (
     ControllerError,
     InvalidArgument,
@@ -50,5 +50,4 @@ __all__ = [
     "TableConfig",
     "TooMany",
     "read_config",
-    "wall_clock_ms",
 ]

@@ -10,7 +10,6 @@ continues: its timers are set when the controller is created.
 from __future__ import annotations
 
 import logging
-import time
 
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.errors import ControllerError
@@ -31,11 +30,6 @@ from segstore.server.controller.streams import (
 )
 
 _log = logging.getLogger(__name__)
-
-
-def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 class Controller:
@@ -60,7 +54,8 @@ class Controller:
         for stream in core.state.streams():
             if stream.scale is not None:
                 core.schedule(stream.scale.due_ms, Due.SCALE, stream.scope, stream.name)
-            self.transactions.watch_all(stream)
+            for identifier in stream.transactions:
+                self.transactions.watch(stream, identifier)
             self.upkeep.watch(stream.scope, stream.name)
             if stream.writers:
                 core.schedule_once(core.config.watermark_every_ms, Due.WATERMARK, stream.scope, stream.name)
