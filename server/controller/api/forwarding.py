@@ -19,8 +19,8 @@ from typing import Any, Final, Self
 
 import grpc
 
-from segstore.server.controller.api.calls import Behaviour, Calls, as_texts, sent_metadata
-from segstore.server.controller.api.in_flight import NOT_SENT, CallsInFlight, Handler, end_call, trailing_of
+from segstore.server.controller.api.calls import Behaviour, Calls, as_texts, end_call, sent_metadata
+from segstore.server.controller.api.in_flight import NOT_SENT, CallsInFlight, Handler, trailing_of
 from segstore.server.controller.api.server import ControllerServer, bounds
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.net import TlsFiles

@@ -19,8 +19,8 @@ from google.protobuf.message import DecodeError, Message
 from segstore.server.controller.api.answers import answer, with_status
 from segstore.server.controller.api.auth import Authority
 from segstore.server.controller.api.caller import Caller
-from segstore.server.controller.api.calls import Calls
-from segstore.server.controller.api.in_flight import CallsInFlight, end_call, end_interrupted
+from segstore.server.controller.api.calls import Calls, end_call
+from segstore.server.controller.api.in_flight import CallsInFlight, end_interrupted
 from segstore.server.controller.api.service import serve
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
@@ -203,15 +203,24 @@ class ControllerServer:
         prepare: parses the request and returns the work. Raises ControllerError, JournalFailed, and the errors of
         `prepare` and the work.
         """
-        size, work = len(asked), None
+        size = len(asked)
+        work: asyncio.Task[T] | None = None
         gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._held_bytes + size > _HELD_MAX_BYTES:
             raise RequestsTooLarge
         self._held_bytes += size
         try:
-            work = await self._begin(name, asked, authorization, prepare, gone)
+            caller = Caller(self._authority, await self._authority.principal(authorization), gone)
+            if self._closed:
+                raise ControllerClosed
+            if name in _GROWING:
+                self.controller.core.memory.check(size)
+            work = asyncio.create_task(self._settle(prepare(asked, caller)), name=f"{name} of a controller")
+            self._work.add(work)
+            work.add_done_callback(self._work.discard)
             return await asyncio.shield(work)
         except asyncio.CancelledError:
+            # There are three cases: the caller gave up before its work began, or later, or the work was interrupted.
             if work is None:
                 raise
             if not work.cancelled():
@@ -222,25 +231,6 @@ class ControllerServer:
         finally:
             self._held_bytes -= size
             del work  # which has the error, whose traceback has this frame
-
-    async def _begin(
-        self,
-        name: str,
-        asked: bytes,
-        authorization: str | None,
-        prepare: Callable[[bytes, Caller], Callable[[], Awaitable[T]]],
-        gone: asyncio.Future[None],
-    ) -> asyncio.Task[T]:
-        """Starts the work of a call once its caller is known."""
-        caller = Caller(self._authority, await self._authority.principal(authorization), gone)
-        if self._closed:
-            raise ControllerClosed
-        if name in _GROWING:
-            self.controller.core.memory.check(len(asked))
-        work = asyncio.create_task(self._settle(prepare(asked, caller)), name=f"{name} of a controller")
-        self._work.add(work)
-        work.add_done_callback(self._work.discard)
-        return work
 
     async def _settle(self, work: Callable[[], Awaitable[T]]) -> T:
         try:
