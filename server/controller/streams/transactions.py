@@ -54,11 +54,6 @@ _MERGED_AT_ONCE: Final = 100
 """`CommitRequestHandler.MAX_TRANSACTION_COMMIT_BATCH_SIZE`."""
 
 
-def _opening(transaction: UUID) -> int:
-    """Returns the sort key for the order in which transactions were opened."""
-    return transaction.int & (1 << 96) - 1
-
-
 class Transactions:
     def __init__(self, core: Core, writers: Writers) -> None:
         self._core = core
@@ -119,7 +114,8 @@ class Transactions:
         """Returns the latest ended transactions of a stream with their outcomes, in the order of their opening."""
         stream = self._core.state.stream(scope, name)
         last = islice(reversed(stream.completed), self._core.config.completed_listed)
-        return {identifier: stream.completed[identifier].status for identifier in sorted(last, key=_opening)}
+        opened = sorted(last, key=lambda identifier: identifier.int & (1 << 96) - 1)
+        return {identifier: stream.completed[identifier].status for identifier in opened}
 
     async def commit(self, scope: str, name: str, identifier: UUID, writer: str = "", timestamp: int = 0) -> None:
         """Requests a commit; without a configured delay it is complete at return."""
