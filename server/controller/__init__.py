@@ -24,7 +24,6 @@ from segstore.server.controller.errors import (
 from segstore.server.controller.policies import ScalingPolicy, StreamConfig, TableConfig
 from segstore.server.controller.segment_admin import REPLIES, SegmentAdmin
 from segstore.server.controller.streams import SharedState
-from segstore.wire.endpoint import Endpoint
 
 __all__ = [
     "REPLIES",
@@ -34,7 +33,6 @@ __all__ = [
     "ControllerConfig",
     "ControllerError",
     "ControllerServer",
-    "Endpoint",
     "InvalidArgument",
     "InvalidName",
     "InvalidStreamCut",

@@ -12,7 +12,7 @@ from segstore.server.coordination.errors import (
 from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
 from segstore.server.coordination.ownership import CONTAINERS, ContainerOwnership, container_path
 from segstore.server.coordination.placement import SHOWN_BYTES, LoadReport, store_path
-from segstore.server.coordination.policy import OwnershipSettings, backoff_s, follow
+from segstore.server.coordination.policy import OwnershipSettings, follow
 from segstore.server.coordination.storage import ContainerRefused, ContainerStorage, Opened, SharedContainers
 from segstore.server.coordination.types import CoordinationSession, Coordinator, Node, SessionState
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
@@ -43,7 +43,6 @@ __all__ = [
     "SessionState",
     "SharedContainers",
     "ZooKeeperCoordinator",
-    "backoff_s",
     "configured",
     "container_path",
     "follow",

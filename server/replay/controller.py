@@ -16,7 +16,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from segstore.server.clock import SteadyTime
-from segstore.server.controller import REPLIES, Controller, Endpoint, ScalingPolicy, SegmentAdmin, StreamConfig
+from segstore.server.controller import REPLIES, Controller, ScalingPolicy, SegmentAdmin, StreamConfig
 from segstore.server.controller.state import TABLE_SUFFIX, Core, State
 from segstore.server.controller.state import operations as op
 from segstore.wire import (
@@ -35,6 +35,7 @@ from segstore.wire import (
     decode,
 )
 from segstore.wire.blocks import Append
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.names import SegmentName
 from segstore.wire.trace import segments_of
 

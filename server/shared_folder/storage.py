@@ -238,11 +238,9 @@ class FolderStorage:
             traces = await asyncio.to_thread(self._traces, container_id)
             self._refused[container_id] = str(error), traces
             raise ContainerRefused(container_id, str(error)) from error
-        try:
-            self._check_open(container_id)
-        except Disconnected:
+        if self._closed:
             drop(durability)
-            raise
+        self._check_open(container_id)
         self._refused.pop(container_id, None)
         made = self._open[container_id] = _Open(epoch, durability, fenced)
         try:
