@@ -90,7 +90,7 @@ class CallsInFlight(Handler):
             await asyncio.shield(starting)
         except BaseException:  # the server would outlive the event loop
             if starting is not None:
-                await starting
+                await asyncio.wait({starting})
             await self.server.stop(None)
             raise
 
