@@ -198,7 +198,7 @@ class ControllerLeader:
             return None if epoch.is_over else configured(state)
 
         self._configuration.publish(to_publish)
-        self._front.local = calls.handlers
+        self._front.local = calls
         log.info("this process leads the controller, epoch %d", epoch.number)
 
     def _failed(self, epoch: ContainerEpoch, why: str) -> None:

@@ -58,16 +58,14 @@ class SegmentStoreServer:
         """faults: the rules and the observer of its connections; None if requests are neither observed nor changed.
 
         number: the store's number in its cluster; fault rules may name it. stores: number of stores in this process,
-        which share its connections and `pool`. durability: the data directory of the store's containers;
-        None for memory. The caller opens it, recovers it into `store.containers` and starts it before starting this
-        server, and closes it after stopping this server. recorder: records the traffic of its connections.
+        which share its connections and `pool`. durability: the data directory of the store's containers, whose pool is
+        `pool`; None for memory. The caller opens it, recovers it into `store.containers` and starts it before starting
+        this server, and closes it after stopping this server. recorder: records the traffic of its connections.
         """
         self.settings = settings
         self.faults = faults
         self.number = number
-        if durability is not None:
-            pool = durability.pool
-        elif pool is None:
+        if pool is None:
             pool = ChunkPool(memory=MemoryAccount(settings.limits.max_memory_bytes))
         self.store = SegmentStore(
             settings.containers,
