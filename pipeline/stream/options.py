@@ -120,7 +120,7 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
     ignored = _OF_SPARK | {name.lower() for name in of_client}
     others = {name: value for name, value in options.items() if name.lower() not in ignored}
     given: dict[str, str] = {}
-    for name, value in by_name(others, (*_OPTIONS, *_OF_KAFKA)).items():
+    for name, value in by_name(others, (*_OPTIONS, *_OF_KAFKA, "client.SETTING")).items():
         option = _OF_KAFKA.get(name, name)
         if option in given:
             raise OptionError(f"{name} is {option} under another name: give one of them", name, value)
