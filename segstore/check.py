@@ -6,8 +6,9 @@
 Files may be traces of any form, compressed or not, or histories of JSON lines (`segstore.wire.history.lines`). The
 records of all traces are judged together, in the order of their times; each history is judged by itself.
 
-Invariants: parts that cannot be read are listed, and the rest is judged. Two processes, which judge large traces, give the same verdicts as one process: they see the keys in the same order. `reduced` reduces a history to the fewest exchanges that
-still break a rule.
+Invariants: parts that cannot be read are listed, and the rest is judged. Two processes, which judge large traces, give
+the same verdicts as one process: they see the keys in the same order. `reduced` reduces a history to the fewest
+exchanges that still break a rule.
 """
 
 from __future__ import annotations

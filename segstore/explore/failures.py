@@ -1,7 +1,7 @@
 """The failures that the explorer injects, and the points at which each can be injected.
 
 A failure is the action of a fault rule, a change of the world (`segstore.explore.world`) that is complete before the
-request passes, or both. `failures_at` lists the failures of a point, and the reasons why failures cannot be injected there.
+request passes, or both. `failures_at` lists the failures of a point, with the reasons for impossible failures.
 
 Sources: `PravegaRequestProcessor.handleException` and `AppendProcessor.handleException` for the failures of commands;
 `controller.proto` for the statuses of calls; `ControllerImpl` and `SegmentOutputStreamImpl` for what the reference's

@@ -187,7 +187,7 @@ class _Columns:
 
 
 def planes(width: int, values: Iterable[int]) -> bytes:
-    """Returns numbers of `width` bytes by planes, without those that are zero throughout; negative numbers wrap around."""
+    """Returns numbers of `width` bytes by planes, without planes of zeros; negative numbers wrap around."""
     mask = (1 << 8 * width) - 1
     numbers = array("Q", [value & mask for value in values])
     least = (max(numbers, default=0).bit_length() + 7) // 8
