@@ -42,6 +42,7 @@ def report_folder(folder: Path, traces: Sequence[str] = (), *, replace: bool = F
     try:
         with _writing(folder):
             _refuse(folder, traces, replace)
+            shutil.rmtree(new, ignore_errors=True)  # of a process with the same id that was killed
             new.mkdir(parents=True)
         try:
             yield new

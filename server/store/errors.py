@@ -149,5 +149,5 @@ class DataDamaged(Unmapped):
         where = f" at byte {offset}" if offset >= 0 else ""
         super().__init__(f"{path} is damaged{where}: {what}; `segstore verify` says what else is")
         self.path = path
-        self.what = what
+        self.what = f"{what}, at byte {offset}" if offset >= 0 else what
         self.offset = offset

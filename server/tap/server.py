@@ -328,8 +328,8 @@ class TapServer(WithFaults):
     def leads_back(self, door: Door, to_store: asyncio.Transport) -> bool:
         """Whether a new connection to a door's store has reached a port of the tap."""
         own, peer = (to_store.get_extra_info(name) for name in ("sockname", "peername"))
-        if not own or not peer or own[0] != peer[0]:  # it leads to another machine, or is lost
-            return False
+        if not own or not peer or (own[0] != peer[0] and not peer[0].startswith("127.")):
+            return False  # it leads to another machine, or is lost
         servers = [other.server for other in self._doors.values() if other.server is not None]
         ports = [listening.getsockname()[:2] for server in servers for listening in server.sockets]
         if not any(port == peer[1] and host in (peer[0], "0.0.0.0", "::") for host, port in ports):

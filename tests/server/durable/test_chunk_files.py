@@ -64,5 +64,7 @@ def test_the_block_that_was_not_used_for_longest_gives_way(tmp_path: Path) -> No
 def test_what_cannot_be_read_is_damage_of_that_file_at_that_place(tmp_path: Path) -> None:
     file = made(tmp_path, BlockCache(1 << 20))
     file.path.rename(tmp_path / "elsewhere")
-    with pytest.raises(DataDamaged, match=f"{file.path} is damaged at byte {BLOCK_BYTES}: it cannot be read: No such"):
+    said = f"{file.path} is damaged at byte {BLOCK_BYTES}: it cannot be read: No such"
+    with pytest.raises(DataDamaged, match=said) as damaged:
         read(file, BLOCK_BYTES + 5, 1)
+    assert damaged.value.what.endswith(f", at byte {BLOCK_BYTES}")

@@ -314,16 +314,18 @@ async def test_each_store_has_a_port_of_its_own_that_stays() -> None:
         assert SEGMENT not in one.segments
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+@pytest.mark.parametrize(
+    ("store", "host"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("127.0.1.1", "0.0.0.0")]
+)
 async def test_a_tap_before_itself_closes_its_clients_and_opens_no_more_connections(
-    host: str, watched: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    store: str, host: str, watched: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: list[Link] = []
     over = TapServer.over
     monkeypatch.setattr(TapServer, "over", lambda tap, link: (ended.append(link), over(tap, link)))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    async with tap_before(host, port, watched=watched, port=port) as tap:
+    async with tap_before(store, port, watched=watched, host=host, port=port) as tap:
         for _ in range(3):
             async with await connected(tap) as peer:
                 peer.send_bytes(HELLO_BYTES)
