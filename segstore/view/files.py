@@ -52,7 +52,7 @@ def write_page(
     against: a trace that the only source is compared with, as two runs of one program. ignore: fields that may differ.
     exact: whether ids and KeepAlives are compared too, and no field is ignored.
 
-    Raises UnreadableTrace and OSError; an existing file is then unchanged.
+    Raises UnreadableTrace, TracesTooFarApart and OSError; an existing file is then unchanged.
     """
     packed: list[Sections] = []
     damages: list[tuple[Path, Damage]] = []

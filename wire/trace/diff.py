@@ -11,8 +11,8 @@ If one trace has a record more, at the first difference or behind it, the compar
 of later records: the next `_MOST_ALIGNED` records of the traces are aligned by their commands, segments and payloads.
 
 Invariants: without a translation, two traces have no difference if and only if every stream has the same bytes, split
-into the same records, and the calls are the same in order; a record is held until the other trace has reached its
-counterpart, and no longer.
+into the same records, and the calls are the same in order; memory is bounded by how far one trace is ahead of the other
+in a stream, and by `max_waiting_bytes`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from segstore.wire.codec import decode
 from segstore.wire.commands import Hello, KeepAlive
 from segstore.wire.errors import WireError
 from segstore.wire.inspect import DifferingPlace, describe, differing_places
-from segstore.wire.trace.blocks import Direction, Record, RecordKind
+from segstore.wire.trace.blocks import Direction, Record, RecordKind, TraceError
 from segstore.wire.trace.call_fields import CallField, Pairing, facts_of, fields_of, key_of_call, take_ids
 from segstore.wire.trace.calls import CONTROLLER, Call
 from segstore.wire.trace.exchanges import Exchange, segments_of
@@ -38,13 +38,29 @@ from segstore.wire.trace.exchanges import Exchange, segments_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+MAX_WAITING_BYTES: Final = 512 * 1024 * 1024
+"""Default limit on records buffered until the other trace has caught up."""
+
 VARYING_FIELDS: Final = frozenset({"last_modified", "server_stack_trace"})
 """Fields that differ between two correct stores, or between two runs of a store."""
 
 _KEEP_ALIVE: Final = struct.pack(">i", KeepAlive.code)
 _HELLO: Final = struct.pack(">i", Hello.code)
+_RECORD_BYTES: Final = 256
+"""Approximate overhead of a record."""
 _MOST_ALIGNED: Final = 256
 _DERIVED: Final = ("length", "count", "total")
+
+
+class TracesTooFarApart(TraceError):
+    """One trace is too far ahead of the other for a comparison. Attribute: limit (bytes)."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(
+            f"the order of the two traces differs by more than {limit} bytes; compare them by "
+            "connection, after `trace filter -f 'connection = …'`"
+        )
+        self.limit = limit
 
 
 class FieldDifference(NamedTuple):
@@ -218,20 +234,27 @@ def _top_fields(left: bytes, right: bytes) -> list[FieldDifference]:
 
 
 def differences(
-    left: Iterable[Record], right: Iterable[Record], *, translation: Translation | None = None
+    left: Iterable[Record],
+    right: Iterable[Record],
+    *,
+    translation: Translation | None = None,
+    max_waiting_bytes: int = MAX_WAITING_BYTES,
 ) -> Iterator[Difference]:
     """Returns the first difference of each method's calls, then of each stream, in order of connections.
 
     translation: for two runs of one program; connections are then matched by their first requests, and in order of
-    appearance where those are ambiguous. Reads both traces in parallel; a record is held until its counterpart has been
-    read.
+    appearance where those are ambiguous. Reads both traces in parallel; a record is buffered until its counterpart
+    has been read. Raises TracesTooFarApart.
     """
     calls, connections = _Calls(translation), _Connections(translation)
+    waiting = 0
     for place, both in enumerate(zip_longest(left, right), 1):
         for side, record in enumerate(both):
             if record is not None:
                 compared: _Calls | _Connections = calls if record.kind is RecordKind.CALL else connections
-                compared.add(side, _Placed(place, record))
+                waiting += compared.add(side, _Placed(place, record))
+        if waiting > max_waiting_bytes:
+            raise TracesTooFarApart(max_waiting_bytes)
     connections.match_rest()
     yield from calls.differences()
     yield from connections.differences()
@@ -251,10 +274,12 @@ def _difference(
     left: _Placed | None,
     right: _Placed | None,
     fields: tuple[FieldDifference, ...] = (),
+    over: tuple[int, int] = (0, 0),
+    more: tuple[dict[str, int], dict[str, int]] = ({}, {}),
 ) -> Difference:
     one, other = (None if side is None else side.record for side in (left, right))
     places = (left.place if left else 0, right.place if right else 0)
-    return Difference(connection, direction, number, one, other, fields, 0, 0, places)
+    return Difference(connection, direction, number, one, other, fields, *over, places, more)
 
 
 @dataclass(slots=True)
@@ -300,39 +325,41 @@ class _Connections:
         self._sides = (_Side(), _Side())
         self._streams: list[tuple[int, list[_Pair]]] = []
 
-    def add(self, side: int, placed: _Placed) -> None:
-        """Adds the next record of one side."""
+    def add(self, side: int, placed: _Placed) -> int:
+        """Adds the next record of one side; returns the change in buffered bytes."""
         record, translation = placed.record, self._translation
         connection = self._sides[side].connection(record)
         if record.kind not in (RecordKind.FRAME, RecordKind.BYTES):
-            return
+            return 0
         if translation is not None and not translation.compares(record):
-            return
+            return 0
         if connection.pairs is not None:
-            connection.pairs[record.direction].add(side, placed)
-            return
+            return connection.pairs[record.direction].add(side, placed)
         connection.held.append(placed)
+        size = _size(record)
         key = connection.number if translation is None else translation.key(record)
         if key is None or connection.is_known:
-            return
+            return size
         connection.is_known = True
         mates = self._sides[1 - side].unmatched.get(key)
-        if mates:
-            mate = mates.popleft()
-            self._match(*((mate, connection) if side else (connection, mate)))
-        else:
+        if not mates:
             self._sides[side].unmatched.setdefault(key, deque()).append(connection)
+            return size
+        mate = mates.popleft()
+        return size + (self._match(mate, connection) if side else self._match(connection, mate))
 
-    def _match(self, *mates: _Connection | None) -> None:
-        """Compares two connections, starting with the records that they hold."""
+    def _match(self, *mates: _Connection | None) -> int:
+        """Compares two connections, starting with their buffered records; returns the change in buffered bytes."""
         number = next(mate.number for mate in mates if mate is not None)
-        pairs = [_Pair(number, direction, self._translation) for direction in Direction]
+        pairs = [_Pair(number, self._translation) for _ in Direction]
         self._streams.append((number, pairs))
+        change = 0
         for side, connection in enumerate(mates):
             if connection is not None:
                 connection.pairs, held, connection.held = pairs, connection.held, []
                 for placed in held:
-                    pairs[placed.record.direction].add(side, placed)
+                    change += pairs[placed.record.direction].add(side, placed) - _size(placed.record)
+        return change
 
     def match_rest(self) -> None:
         """Compares the remaining connections, in order, once both traces have ended."""
@@ -341,11 +368,17 @@ class _Connections:
 
     def differences(self) -> Iterator[Difference]:
         """The first difference of each stream."""
-        for _, pairs in sorted(self._streams, key=itemgetter(0)):
-            yield from (difference for pair in pairs if (difference := pair.difference()) is not None)
+        for number, pairs in sorted(self._streams, key=itemgetter(0)):
+            for direction, pair in zip(Direction, pairs, strict=True):
+                difference = pair.difference()
+                if difference is not None:
+                    at, one, other, fields, more = difference
+                    in_left, in_right = (max(0, count - at + 1) for count in pair.counts)
+                    yield _difference(number, direction, at, one, other, fields, (in_left, in_right), more)
 
 
 _Key = tuple[str, int]
+_More = tuple[dict[str, int], dict[str, int]]
 
 
 def _key_of(record: Record) -> _Key:
@@ -375,7 +408,6 @@ class _Pair:
     """
 
     connection: int
-    direction: Direction
     translation: Translation | None
     counts: list[int] = field(default_factory=lambda: [0, 0])
     _waiting: deque[_Placed] = field(default_factory=deque)
@@ -384,30 +416,34 @@ class _Pair:
     _names: tuple[Counter[str], Counter[str]] = field(default_factory=lambda: (Counter(), Counter()))
     _ahead: tuple[list[_Key], list[_Key]] = field(default_factory=lambda: ([], []))
 
-    def add(self, side: int, placed: _Placed) -> None:
-        """Adds the next record of one side."""
+    def add(self, side: int, placed: _Placed) -> int:
+        """Adds the next record of one side; returns the change in buffered bytes."""
         self.counts[side] += 1
         if self._found is not None:
             self._count(side, placed)
-            return
+            return 0
+        record = placed.record
         if not self._waiting or self._waiting_side == side:
             self._waiting_side = side
             self._waiting.append(placed)
-            return
+            return _size(record)
         waited = self._waiting.popleft()
-        record, mate = placed.record, waited.record
+        mate = waited.record
+        freed = _size(mate)
         if (record.data, record.kind) != (mate.data, mate.kind):
             one, other = (waited, placed) if side else (placed, waited)
             fields = self._fields(one.record, other.record)
             if self.translation is not None and not fields and record.kind is mate.kind is RecordKind.FRAME:
-                return
+                return -freed
             self._found = self.counts[side], one, other, fields
             self._count(side, placed)
             for earlier in (waited, *self._waiting):
                 self._count(1 - side, earlier)
+            freed += sum(_size(earlier.record) for earlier in self._waiting)
             self._waiting.clear()
         elif self.translation is not None and record.kind is RecordKind.FRAME:
             self.translation.equal(record.data)
+        return -freed
 
     def _fields(self, one: Record, other: Record) -> tuple[FieldDifference, ...]:
         if self.translation is None:
@@ -419,39 +455,23 @@ class _Pair:
         if len(self._ahead[side]) < _MOST_ALIGNED:
             self._ahead[side].append(_key_of(placed.record))
 
-    def difference(self) -> Difference | None:
-        """Returns the first difference, and the records that one side has more; None if there is no difference."""
+    def difference(self) -> tuple[int, _Placed | None, _Placed | None, tuple[FieldDifference, ...], _More] | None:
+        """Returns the first difference: its number, both records, their fields, and what one side has more."""
         if self._found is not None:
             number, one, other, fields = self._found
-            longer = self._longer()
-            if longer is None:
+            missing = self._missing()
+            if missing is None:
                 left, right = self._names
-                return self._difference(number, one, other, fields, (_appends(left - right), _appends(right - left)))
-            first = other if longer[0] else one
-        elif self._waiting:
-            number, first = 1 + min(self.counts), self._waiting[0]
-            names = Counter(Exchange(placed.record, 0).name for placed in self._waiting)
-            longer = self._waiting_side, _appends(names)
-        else:
+                return number, one, other, fields, (_appends(left - right), _appends(right - left))
+            side, more = missing
+            return (number, None, other, (), ({}, more)) if side else (number, one, None, (), (more, {}))
+        if not self._waiting:
             return None
-        side, more = longer
-        if side:
-            return self._difference(number, None, first, (), ({}, more))
-        return self._difference(number, first, None, (), (more, {}))
+        first, number = self._waiting[0], 1 + min(self.counts)
+        more = _appends(Counter(Exchange(placed.record, 0).name for placed in self._waiting))
+        return (number, None, first, (), ({}, more)) if self._waiting_side else (number, first, None, (), (more, {}))
 
-    def _difference(
-        self,
-        number: int,
-        left: _Placed | None,
-        right: _Placed | None,
-        fields: tuple[FieldDifference, ...],
-        more: tuple[dict[str, int], dict[str, int]],
-    ) -> Difference:
-        in_left, in_right = (max(0, count - number + 1) for count in self.counts)
-        difference = _difference(self.connection, self.direction, number, left, right, fields)
-        return difference._replace(left_over=in_left, right_over=in_right, more=more)
-
-    def _longer(self) -> tuple[int, dict[str, int]] | None:
+    def _missing(self) -> tuple[int, dict[str, int]] | None:
         """Returns the side whose next records the other side lacks, and their names; None if they only differ."""
         (tag, _, left, _, right), *_ = SequenceMatcher(None, *self._ahead, autojunk=False).get_opcodes()
         if tag not in ("delete", "insert"):
@@ -505,26 +525,29 @@ class _Calls:
         self._open: dict[_Call, None] = {}  # those of the left trace whose mate is known and an answer is not
         self._found: dict[tuple[str, Direction], Difference] = {}
 
-    def add(self, side: int, placed: _Placed) -> None:
-        """Adds the next record of one side."""
+    def add(self, side: int, placed: _Placed) -> int:
+        """Adds the next record of one side; returns the change in buffered bytes."""
         record = placed.record
         here, call = self._sides[side], Call.unpack(record.data)
         own = here.pending.pop(call.number, None) if call is not None and record.direction else None
         if own is None:
             here.count += 1
             own = _Call(here.count, "" if call is None else call.rpc)
+            own.records[record.direction] = placed
             if call is not None and not record.direction:
                 here.pending[call.number] = own
             self._match(side, own, call, record.direction)
         own.records[record.direction] = placed
+        size = _size(record)
         if own.mate is None:
-            return
+            return size
         left, right = (own.mate, own) if side else (own, own.mate)
         if None in left.records or None in right.records:
             self._open[left] = None
-        else:
-            self._open.pop(left, None)
-            self._compare(left, right)
+            return size
+        self._open.pop(left, None)
+        self._compare(left, right)
+        return size - sum(_size(placed.record) for one in (left, right) for placed in one.records if placed is not None)
 
     def _match(self, side: int, own: _Call, call: Call | None, direction: Direction) -> None:
         """Looks for the same call of the other trace."""
@@ -593,6 +616,10 @@ class _Calls:
 
 def _facts(record: Record, call: Call | None) -> dict[str, CallField]:
     return {"": CallField(record.data.hex(), (), record.data)} if call is None else facts_of(call)
+
+
+def _size(record: Record) -> int:
+    return len(record.data) + _RECORD_BYTES
 
 
 def compare_frames(left: bytes, right: bytes) -> tuple[FieldDifference, ...]:

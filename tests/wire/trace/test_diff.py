@@ -3,6 +3,7 @@
 from typing import Any
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ from segstore.wire.trace import (
     compare_frames,
     differences,
 )
+from segstore.wire.trace.diff import TracesTooFarApart
 from tests.looped import looped
 from tests.wire.trace.traces import frame, frames, record
 
@@ -102,16 +104,19 @@ def in_another_order(count: int) -> list[Record]:
     return [record(frame(number), connection=connection) for connection in (1, 2) for number in range(count)]
 
 
-def test_the_order_among_connections_does_not_matter() -> None:
+def test_the_order_among_connections_does_not_matter_and_what_waits_is_bounded() -> None:
     left = in_another_order(50)
     right = [each for pair in zip(left[:50], left[50:], strict=True) for each in pair]
     assert list(differences(left, right)) == []
+    assert list(differences(left, left, max_waiting_bytes=0)) == []
+    with pytest.raises(TracesTooFarApart, match="more than 4096 bytes"):
+        list(differences(left, right, max_waiting_bytes=4096))
 
 
-def test_behind_a_difference_all_is_counted() -> None:
+def test_behind_a_difference_nothing_waits_and_all_is_counted() -> None:
     left = [record(frame(number)) for number in range(200)]
     right = [record(frame(number + 1)) for number in range(150)]
-    (found,) = differences(left, right)
+    (found,) = differences(left, right, max_waiting_bytes=0)
     assert (found.number, found.left_over, found.right_over) == (1, 200, 150)
 
 
@@ -312,3 +317,10 @@ def test_records_that_are_no_calls_and_answers_without_a_request_are_compared() 
 def test_calls_in_any_order_do_not_differ_from_themselves(drawn: list[Record]) -> None:
     assert list(differences(drawn, drawn)) == []
     assert list(differences(drawn, drawn, translation=Translation())) == []
+
+
+def test_calls_that_wait_for_the_other_trace_are_bounded() -> None:
+    many = [each for number in range(40) for each in both(number, "createScope", scope=str(number))]
+    assert list(differences(many, many, max_waiting_bytes=2_000)) == []
+    with pytest.raises(TracesTooFarApart):
+        list(differences(many, [], max_waiting_bytes=2_000))
