@@ -39,7 +39,7 @@ from segstore.server.durable.files import Files, file_name, read_regular
 
 T = TypeVar("T")
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The only format that is read and written."""
 
 CLUSTER_FILE: Final = "CLUSTER"
