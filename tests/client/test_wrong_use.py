@@ -140,8 +140,11 @@ async def test_a_controller_that_is_not_trusted_or_has_no_tls_is_said_to_be_so(t
     assert found == [with_tls, "speak gRPC without TLS", with_tls]
 
 
-async def test_calls_and_new_flows_in_another_event_loop_are_refused(pravega: Client) -> None:
+async def test_calls_waits_and_new_flows_in_another_event_loop_are_refused(pravega: Client) -> None:
+    reader = pravega.event_reader("a", "s", from_="tail")
+    await reader.open()
     uses = {
+        "a wait": reader.read,
         "a call": lambda: pravega.controller.create_scope("z"),
         "a list": lambda: anext(pravega.controller.list_scopes()),
         "a new reader": lambda: pravega.event_reader("a", "s").open(),
@@ -155,8 +158,9 @@ async def test_calls_and_new_flows_in_another_event_loop_are_refused(pravega: Cl
     errors = await asyncio.to_thread(asyncio.run, elsewhere())
     here = repr(asyncio.get_running_loop())
     assert [name for name, error in errors.items() if type(error) is not RuntimeError or here not in str(error)] == []
-    async with pravega.event_writer("a", "s") as writer:
+    async with pravega.event_writer("a", "s") as writer, reader:
         await writer.write(b"and it still works here")
+        await reader.read()
 
 
 def test_with_names_async_with_and_the_synchronous_client() -> None:
