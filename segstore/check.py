@@ -7,8 +7,8 @@ Files may be traces of any form, compressed or not, or histories of JSON lines (
 records of all traces are judged together, in the order of their times; each history is judged by itself.
 
 Invariants: parts that cannot be read are listed, and the rest is judged. Two processes, which judge large traces, give
-the verdicts of one: both see the keys in the same order. `reduced` reduces a history to the fewest exchanges that
-still break a rule.
+the same verdicts as one process: they see the keys in the same order. `reduced` reduces a history to the fewest
+exchanges that still break a rule.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def check(paths: Sequence[str | Path]) -> Report:
 
 
 def _judged(traces: Sequence[str], skipped: list[str], damaged: set[str]) -> Verdicts:
-    """Judges traces: large ones in two processes."""
+    """Judges traces: large traces in two processes."""
     from segstore.pipeline.trace.files import find_traces, plan
 
     pieces = plan(find_traces(traces), sys.maxsize)

@@ -17,8 +17,6 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
 from segstore.server.config import read_text
 
 log = logging.getLogger(__name__)
@@ -29,17 +27,7 @@ _OTHERS_READ: Final = 0o044
 
 
 class TokenError(Exception):
-    """Root of token errors.
-
-    Attributes:
-        resource: the requested segment.
-        needed: the access that the request needs.
-    """
-
-    def __init__(self, message: str, *, resource: str, needed: AccessLevel) -> None:
-        super().__init__(message)
-        self.resource = resource
-        self.needed = needed
+    """Root of token errors."""
 
 
 class TokenRefused(TokenError):
@@ -56,17 +44,6 @@ class AccessLevel(IntEnum):
     NONE = 0
     READ = 1
     READ_UPDATE = 2
-
-
-class DelegationToken(msgspec.Struct, frozen=True):
-    """A verified token: `claims` maps resources to access, `expires_s` is in seconds since 1970, None for no expiry."""
-
-    claims: dict[str, AccessLevel]
-    expires_s: float | None
-
-    def allows(self, resource: str, needed: AccessLevel) -> bool:
-        """Whether a claim grants enough access to the resource."""
-        return any(level >= needed and _covers(claim, resource) for claim, level in self.claims.items())
 
 
 def _covers(claim: str, resource: str) -> bool:
@@ -93,8 +70,9 @@ class TokenVerifier:
     def __init__(self, key: str | None) -> None:
         self._key = None if key is None else key.encode()
 
-    def verify(self, resource: str, token: str, needed: AccessLevel, now_s: float) -> DelegationToken | None:
-        """Returns the token if it allows `needed` on the resource now; None if there is no key.
+    def verify(self, resource: str, token: str, needed: AccessLevel, now_s: float) -> float | None:
+        """Checks that a token allows `needed` on the resource now. Returns its expiry in seconds since 1970; None for
+        no expiry, or without a key.
 
         Raises TokenExpired, or TokenRefused for any other reason.
         """
@@ -102,7 +80,6 @@ class TokenVerifier:
             return None
         import jwt  # only stores with a key need it, and it loads cryptography if that is installed
 
-        facts: dict[str, Any] = {"resource": resource, "needed": needed}
         try:
             with any_key_length():
                 payload = jwt.decode(
@@ -112,25 +89,20 @@ class TokenVerifier:
                     options={"verify_exp": False, "verify_aud": False, "verify_iat": False, "verify_nbf": False},
                 )
         except (jwt.PyJWTError, ValueError) as cause:
-            raise TokenRefused(f"the token for {resource!r} is not valid: {cause}", **facts) from cause
-        verified = _token(payload, facts)
-        if verified.expires_s is not None and verified.expires_s <= now_s:
-            raise TokenExpired(f"the token for {resource!r} expired {now_s - verified.expires_s:.0f} s ago", **facts)
-        if not verified.allows(resource, needed):
-            raise TokenRefused(f"the token does not give {needed.name} on {resource!r}", **facts)
-        return verified
+            raise TokenRefused(f"the token for {resource!r} is not valid: {cause}") from cause
+        expires_s: Any = payload.get("exp")
+        if expires_s is not None and (isinstance(expires_s, bool) or not isinstance(expires_s, (int, float))):
+            raise TokenRefused(f"the token's exp is {expires_s!r}, not a number")
+        if expires_s is not None and expires_s <= now_s:
+            raise TokenExpired(f"the token for {resource!r} expired {now_s - expires_s:.0f} s ago")
+        claims = {name: level for name, level in payload.items() if name not in _NOT_RESOURCES}
+        if not any(_level(level) >= needed and _covers(claim, resource) for claim, level in claims.items()):
+            raise TokenRefused(f"the token does not give {needed.name} on {resource!r}")
+        return expires_s
 
 
-def _token(payload: dict[str, Any], facts: dict[str, Any]) -> DelegationToken:
-    expires = payload.get("exp")
-    if expires is not None and (isinstance(expires, bool) or not isinstance(expires, (int, float))):
-        raise TokenRefused(f"the token's exp is {expires!r}, not a number", **facts)
-    claims = {
-        name: AccessLevel[value]
-        for name, value in payload.items()
-        if name not in _NOT_RESOURCES and isinstance(value, str) and value in AccessLevel.__members__
-    }
-    return DelegationToken(claims, expires)
+def _level(claimed: object) -> AccessLevel:
+    return AccessLevel.__members__.get(claimed, AccessLevel.NONE) if isinstance(claimed, str) else AccessLevel.NONE
 
 
 def read_secret(path: Path) -> str:

@@ -17,7 +17,7 @@ from segstore.client.errors import PeerRefused
 from segstore.server import StoreSettings
 from segstore.server.cluster import ClusterProcess, ClusterSettings, ZooKeeperSettings
 from segstore.server.coordination import OwnershipSettings
-from segstore.server.durable import ContainerEpoch, epochs_of
+from segstore.server.durable import ContainerEpoch, Durability, epochs_of
 from segstore.server.shared_folder import SharedFolder
 from segstore.wire.names import container_of
 from tests.cluster_processes import IMPATIENT
@@ -131,15 +131,15 @@ async def test_a_process_has_started_when_what_it_owns_is_open(
 ) -> None:
     data, place = tmp_path / "data", f"{zookeeper}/damaged-{next(_names)}"
     begun, opened = Event(), Event()
-    recover = SharedFolder.recover
+    open_folder = SharedFolder.open
 
-    def slow(self: SharedFolder, epoch: ContainerEpoch, *args: Any) -> None:
-        if epoch.folder.parent.name == "containers":
+    def slow(self: SharedFolder, folder: Path, *args: Any) -> tuple[ContainerEpoch, Durability]:
+        if folder.parent.name == "containers":
             begun.set()
             assert opened.wait(PATIENCE_S)
-        recover(self, epoch, *args)
+        return open_folder(self, folder, *args)
 
-    monkeypatch.setattr(SharedFolder, "recover", slow)
+    monkeypatch.setattr(SharedFolder, "open", slow)
     settings = ClusterSettings(
         store=StoreSettings(port=0, containers=CONTAINERS), controller_port=0, data=data, ownership=OWNERSHIP
     )

@@ -1,6 +1,6 @@
 """Stream positions as text: "head", "tail", a time, Pravega's text form of a stream cut, and Spark checkpoint offsets.
 
-A time is Unix ms, or ISO 8601 with a time zone.
+"earliest" and "latest" are Kafka's words for the head and the tail. A time is Unix ms, or ISO 8601 with a time zone.
 
 A Spark offset is `{"0.#epoch.0": 1234}`: a segment's name within its stream, and the offset read so far. The same, as
 JSON, is accepted as a cut.
@@ -34,7 +34,9 @@ Place = Literal["head", "tail"] | Moment | Cut
 Offsets = dict[str, int]
 """A Spark offset: a segment's short name → offset."""
 
-_WORDS: Final[Mapping[str, Literal["head", "tail"]]] = {"head": "head", "tail": "tail"}
+_WORDS: Final[Mapping[str, Literal["head", "tail"]]] = {
+    "head": "head", "earliest": "head", "tail": "tail", "latest": "tail",
+}  # fmt: skip
 _TIME: Final = re.compile(r"[0-9]{1,15}|[0-9]{4}-[0-9]{2}-[0-9]{2}.*")
 _SHORT: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.#epoch\.(0|[1-9][0-9]{0,9})")
 

@@ -1,7 +1,7 @@
 """Options of `format("segstore.stream")` for readers and writers, validated once.
 
 Invariant: options can be pickled and hold no open resources; no `repr` shows a secret. Refused, with `OptionError`:
-unknown options, invalid values, more than one limit or minimum.
+unknown options, invalid values, more than one limit or minimum, an option under two names.
 """
 
 from __future__ import annotations
@@ -35,6 +35,15 @@ _OPTIONS: Final = (
     "eventColumn", "routingKeyColumn", "commitTimeoutMs", "abortTimeoutMs",
     "user", "password", "bearerToken", "tlsCaFile",
 )  # fmt: skip
+_OF_KAFKA: Final = {
+    "startingOffsets": "from",
+    "startingTimestamp": "from",
+    "endingOffsets": "to",
+    "endingTimestamp": "to",
+    "minOffsetsPerTrigger": "minEventsPerTrigger",
+    "maxOffsetsPerTrigger": "maxEventsPerTrigger",
+}
+"""Kafka's names of options, which stand for these."""
 _OF_SPARK: Final = frozenset({"checkpointlocation", "path"})
 _CLIENT: Final = "client."
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
@@ -109,7 +118,13 @@ def read_stream_options(options: Mapping[str, str]) -> StreamOptions:
     """Parses options from Spark; names are case-insensitive. Raises OptionError."""
     of_client = {name: value for name, value in options.items() if name.lower().startswith(_CLIENT)}
     ignored = _OF_SPARK | {name.lower() for name in of_client}
-    given = by_name({name: value for name, value in options.items() if name.lower() not in ignored}, _OPTIONS)
+    others = {name: value for name, value in options.items() if name.lower() not in ignored}
+    given: dict[str, str] = {}
+    for name, value in by_name(others, (*_OPTIONS, *_OF_KAFKA, "client.SETTING")).items():
+        option = _OF_KAFKA.get(name, name)
+        if option in given:
+            raise OptionError(f"{name} is {option} under another name: give one of them", name, value)
+        given[option] = value
     settings = {name.lower().removeprefix(_CLIENT): value for name, value in of_client.items()}
     settings |= {setting: given[option] for option, setting in _SETTINGS.items() if option in given}
     for name in ("controller", "scope", "stream"):

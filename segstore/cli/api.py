@@ -185,7 +185,7 @@ class Api:
 
 
 def _name_next(answer: Any) -> None:
-    """Prints how to get the next page, if there is one."""
+    """Prints how to get the next page, if any."""
     if answer.get("next") is not None:
         echo(f"segstore: there are more: --after {cell_text(answer['next'])}", err=True)
 
@@ -209,7 +209,7 @@ def completed(names: Callable[[Api, str], Sequence[str]]) -> Callable[[click.Con
 
 
 def quoted(name: str) -> str:
-    """A name as a part of a path. Raises UsageError for an empty one, whose path would be that of something else."""
+    """A name as a part of a path. Raises UsageError for an empty name, whose path would name another object."""
     from urllib.parse import quote
 
     if not name:

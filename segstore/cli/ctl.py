@@ -176,7 +176,7 @@ verify | GET requests/verify | match exactly at-least at-most stage=received sin
 """
 """Groups with their help, and commands: name, request, parameters, what is shown, help.
 
-`{name}` in a request is an argument, `[name]` one that may be absent. Parameters, declared in `_PARAMS`, go into the
+`{name}` in a request is an argument, `[name]` an optional argument. Parameters, declared in `_PARAMS`, go into the
 query of a GET or of a request with a `?`, else into the body. Shown are a list of the answer and its columns; with `+`,
 lines for the other keys come before such lists; without any list, the answer is a line for each key.
 """

@@ -166,7 +166,7 @@ class _Explorer:
         return explored
 
     def _injections(self, point: Point) -> Iterator[Injection]:
-        """Yields the injections at a point that the patterns select, also the impossible ones."""
+        """Yields the injections at a point that the patterns select, including impossible injections."""
         for failure in failures_at(point, self._setting):
             if any(fnmatchcase(failure.name, pattern) for pattern in self._setting.failures):
                 yield Injection(point, failure)

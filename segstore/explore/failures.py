@@ -1,7 +1,7 @@
 """The failures that the explorer injects, and the points at which each can be injected.
 
 A failure is the action of a fault rule, a change of the world (`segstore.explore.world`) that is complete before the
-request passes, or both. `failures_at` lists the failures of a point, and why some of them cannot be injected there.
+request passes, or both. `failures_at` lists the failures of a point, with the reasons for impossible failures.
 
 Sources: `PravegaRequestProcessor.handleException` and `AppendProcessor.handleException` for the failures of commands;
 `controller.proto` for the statuses of calls; `ControllerImpl` and `SegmentOutputStreamImpl` for what the reference's
@@ -115,7 +115,7 @@ _REPLY_GONE: Final = frozenset({"cut after", "cut within", "reset after", "half-
 
 
 def failures_at(point: Point, setting: ExplorerSetting) -> Iterator[Failure]:
-    """Yields the failures of a point, also the impossible ones."""
+    """Yields the failures of a point, including impossible failures."""
     late = Failure("reply late", {"delay_ms": setting.timeout_s * _LATE_MS, "at": "after"})
     if point.is_call:
         # Late replies first: a budget may end before the many statuses.

@@ -302,7 +302,7 @@ def _writers(records: Iterable[Record]) -> dict[bytes, UUID]:
 
 
 def _same_order(before: Sequence[bytes], now: Sequence[bytes]) -> bool:
-    """Whether the events that both have are in the same order, as far as events can be distinguished."""
+    """Whether the common events are in the same order, as far as events can be distinguished."""
     if len(set(before)) < len(before):
         return Counter(before) != Counter(now) or list(before) == list(now)
     there, known = set(now), set(before)

@@ -100,7 +100,7 @@ class Served(MockCluster):
             await super().start_controller()
 
     async def contents(self, method: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Calls a method of the cluster. Starts the controller, if it does not run; a snapshot needs none."""
+        """Calls a method of the cluster. Starts the controller, if it does not run; a snapshot needs no controller."""
         if not hasattr(WithSnapshots, method):
             await self.start_controller()
         return await getattr(self, method)(*given, **named)

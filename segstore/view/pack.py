@@ -7,7 +7,7 @@ A pack is a dict of sections, each compressed with deflate (no header):
 - columns: one number per record. A column is stored by planes: first the lowest byte of every number, then the next.
   Planes that are zero throughout are omitted, so the size of a section gives the number of its planes.
 - `bytes-N`: the bytes of the records of block N, of `BLOCK_RECORDS` each, one after another. Of a record longer than
-  `head + tail` bytes only its first and last ones are stored. `head` is the largest for which the pack has the wanted
+  `head + tail` bytes only its first and last bytes are stored. `head` is the largest for which the pack has the wanted
   size.
 
 A lane is one life of a connection: a number that is opened again gets another lane, as in `segstore.wire.trace.diff`.
@@ -187,7 +187,7 @@ class _Columns:
 
 
 def planes(width: int, values: Iterable[int]) -> bytes:
-    """Returns numbers of `width` bytes by planes, without those that are zero throughout; negative ones wrap around."""
+    """Returns numbers of `width` bytes by planes, without planes of zeros; negative numbers wrap around."""
     mask = (1 << 8 * width) - 1
     numbers = array("Q", [value & mask for value in values])
     least = (max(numbers, default=0).bit_length() + 7) // 8

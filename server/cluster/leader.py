@@ -35,7 +35,7 @@ from segstore.server.coordination import (
 )
 from segstore.server.durable import MIN_MEMORY_BYTES, ContainerEpoch, Durability, Fenced, JournalFailed
 from segstore.server.segments import RemoteSegments
-from segstore.server.shared_folder import CONTROLLER, Owners, SharedFolder, drop, result_of
+from segstore.server.shared_folder import CONTROLLER, Owners, SharedFolder, result_of
 from segstore.wire.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
@@ -156,11 +156,11 @@ class ControllerLeader:
         """Opens the controller. Raises Disconnected if another process is faster, DataError for the folder."""
         await self._opened()
         opening = self._opening = asyncio.create_task(asyncio.to_thread(self._open), name="opening the controller")
-        epoch, durability = await result_of(opening, lambda opened: drop(opened[1]))
+        epoch, durability = await result_of(opening, lambda opened: opened[1].abandon())
         try:
             state = controller_state(durability)
         except BaseException:
-            drop(durability)
+            durability.abandon()
             raise
         try:
             await durability.start(lambda why: self._failed(epoch, why))
@@ -198,7 +198,7 @@ class ControllerLeader:
             return None if epoch.is_over else configured(state)
 
         self._configuration.publish(to_publish)
-        self._front.local = calls.handlers
+        self._front.local = calls
         log.info("this process leads the controller, epoch %d", epoch.number)
 
     def _failed(self, epoch: ContainerEpoch, why: str) -> None:

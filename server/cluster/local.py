@@ -174,9 +174,7 @@ class Cluster(ClusterNode):
 
             parts = ("GRPCServer", "eventProcessor", "retentionService", "watermarkingService")
             health = dict.fromkeys(parts, HealthStatus.UP)
-            await self._start_rest_api(
-                self._authority, partial(answered, self._calls.executor, calls=calls), lambda: health
-            )
+            await self._start_rest_api(self._authority, partial(answered, self._calls, calls=calls), lambda: health)
 
     def _journal(self, operation: op.Operation) -> None:
         if self.durability is not None:

@@ -60,7 +60,7 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
 
     @property
     def controller(self) -> Controller | None:
-        return None if self._calls is None else self._calls.executor.controller
+        return None if self._calls is None else self._calls.controller
 
     @property
     def address(self) -> Endpoint | None:
@@ -143,7 +143,7 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
 
     async def _settled(self) -> None:
         if self._calls is not None:
-            await self._calls.executor.settled()
+            await self._calls.settled()
 
     async def _start_rest_api(
         self,

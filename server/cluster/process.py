@@ -19,11 +19,11 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from segstore.server.clock import Clock
-from segstore.server.cluster.leader import ControllerLeader, Leading
+from segstore.server.cluster.leader import ControllerLeader
 from segstore.server.cluster.node import ClusterNode, LoadMeter
 from segstore.server.cluster.settings import ClusterSettings, ZooKeeperSettings
 from segstore.server.controller import ControllerServer
-from segstore.server.controller.api import Authority, Calls, Executor, ForwardingServer
+from segstore.server.controller.api import Authority, Calls, ForwardingServer
 from segstore.server.coordination import (
     Configuration,
     ContainerOwnership,
@@ -108,10 +108,6 @@ class ClusterProcess(ClusterNode):
     def server(self) -> SegmentStoreServer:
         return self.stores[0]
 
-    @property
-    def _leading(self) -> Leading | None:
-        return None if self._election is None else self._election.leading
-
     @cached_property
     def _controlled(self) -> Controlled:
         why = "each store of the cluster is a process, and ZooKeeper shares the containers out"
@@ -119,7 +115,8 @@ class ClusterProcess(ClusterNode):
 
     @property
     def _calls(self) -> ControllerServer | None:
-        return None if self._leading is None else self._leading.calls
+        leading = None if self._election is None else self._election.leading
+        return None if leading is None else leading.calls
 
     @property
     def ownership(self) -> ContainerOwnership:
@@ -261,11 +258,8 @@ class ClusterProcess(ClusterNode):
             return
         from segstore.server.rest import HealthStatus, answered_by_leader  # a web library
 
-        def executor() -> Executor | None:
-            return None if self._leading is None or front.local is None else self._leading.calls.executor
-
         def health() -> dict[str, HealthStatus]:
-            led = HealthStatus.NEW if executor() is None and self._leader() is None else HealthStatus.UP
+            led = HealthStatus.NEW if front.local is None and self._leader() is None else HealthStatus.UP
             session = self.ownership.session
             connected = session is not None and session.state is SessionState.CONNECTED
             return {
@@ -277,7 +271,7 @@ class ClusterProcess(ClusterNode):
             }
 
         timeout_s = self.settings.controller.rest_timeout_ms / 1000
-        await self._start_rest_api(self._authority, answered_by_leader(front, executor, timeout_s), health)
+        await self._start_rest_api(self._authority, answered_by_leader(front, timeout_s), health)
 
     # --- with each session ------------------------------------------------------------------------------------------
 

@@ -286,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _has_requests(self) -> bool:
         """Whether requests are to be executed, now or when a rule lets them."""
-        return self.received.is_pending() or (self._lane is not None and self._lane.lane.has_waiting_requests)
+        return self.received.is_pending() or (self._lane is not None and self._lane.lane.requests_bytes > 0)
 
     def _can_go_on(self) -> bool:
         """Whether pending requests can be executed now."""

@@ -85,9 +85,10 @@ class Waits:
 
     def next_deadline(self, limits: LimitSettings) -> tuple[float, Missed] | None:
         """Returns the earliest deadline and its kind; None without a pending wait."""
-        since = self.since
-        pending = next(([missed] for missed in (Missed.CLOSING, Missed.READING) if missed in since), list(since))
-        deadlines = [(since[missed] + missed.time_s(limits), missed) for missed in pending]
+        for missed in (Missed.CLOSING, Missed.READING):  # meanwhile no other wait counts
+            if missed in self.since:
+                return self.since[missed] + missed.time_s(limits), missed
+        deadlines = [(start_s + missed.time_s(limits), missed) for missed, start_s in self.since.items()]
         return min(deadlines, key=itemgetter(0), default=None)
 
     def _restart(self, now_s: float, *waits: Missed) -> None:

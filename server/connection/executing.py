@@ -136,7 +136,7 @@ class LaneHost:
                     self._seen += effect.seen
                     self.out_bytes += len(effect.data)
                 case Forget(segment, writer_id):
-                    session.forget_writer(segment, writer_id)
+                    session.forget_writer((segment, writer_id.bytes))
                 case Finish(why):
                     self.apply(session, self.lane.end(why))
                 case End(why, reset=True):

@@ -1,10 +1,10 @@
 """What a segment store does on a command, and which reply it gives to an error: two tables.
 
 Here are the handlers that apply a command to the store and reply at once, with `@_request`: each has the segment that a
-refusal names, and the access that a token must grant. ReadSegment, which may
-wait, is in `segstore.server.connection.service`; the handshake and what sets up writers and transient segments of a
-connection is in `segstore.server.connection.session`, both with `@handles`. Appends are no commands here:
-`Session.receive_all` takes them in runs.
+refusal names, and the access that a token must grant. ReadSegment, which may wait, is in
+`segstore.server.connection.service`; the handshake and what sets up writers and transient segments of a connection is
+in `segstore.server.connection.session`, both with `@handles`. Appends are no commands here: `Session.receive_all` takes
+them in runs.
 
 Source: `PravegaRequestProcessor`, `AdminRequestProcessorImpl`; for errors, `handleException` of
 `PravegaRequestProcessor` and `AppendProcessor` (seed 36.25).
@@ -259,10 +259,7 @@ def _delete_table(store: SegmentStore, c: w.DeleteTableSegment, _: int) -> Comma
 
 @_request(w.GetTableSegmentInfo, segment="segment_name")
 def _table_info(store: SegmentStore, c: w.GetTableSegmentInfo, _: int) -> Command:
-    info = store.table(c.segment_name).info()
-    return w.TableSegmentInfo(
-        c.request_id, c.segment_name, info.start_offset, info.length, info.entry_count, info.key_length
-    )
+    return w.TableSegmentInfo(c.request_id, c.segment_name, *store.table(c.segment_name).info())
 
 
 @_request(w.UpdateTableEntries, offset="table_segment_offset", named=lambda c: c.table_entries.entries)
@@ -327,14 +324,19 @@ _request(w.MergeTableSegments, segment="target")(_refuse_legacy)
 
 @_request(w.FlushToStorage, segment="", admin_only=True)
 def _flush(store: SegmentStore, c: w.FlushToStorage, _: int) -> Command:
-    store.flush(c.container_id)
+    if c.container_id not in store.containers:
+        raise errors.Unmapped(f"container {c.container_id} is not owned here")
     return w.StorageFlushed(c.request_id)
 
 
 @_request(w.ListStorageChunks, admin_only=True)
 def _list_chunks(store: SegmentStore, c: w.ListStorageChunks, _: int) -> Command:
-    chunks = [w.ChunkInfo(size, 0, start, c.segment, False) for start, size in store.list_chunks(c.segment)]
-    return w.StorageChunksListed(c.request_id, tuple(chunks))
+    try:
+        segment = store.segment(c.segment)
+    except (errors.NoSuchSegment, errors.NotOwner) as error:
+        raise errors.Unmapped(error.message, segment=c.segment) from error
+    start, size = segment.start_offset, segment.length - segment.start_offset
+    return w.StorageChunksListed(c.request_id, (w.ChunkInfo(size, 0, start, c.segment, False),) if size else ())
 
 
 # --- errors -----------------------------------------------------------------------------------------------------

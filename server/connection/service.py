@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from segstore.server.auth import AccessLevel, DelegationToken, TokenError, TokenVerifier
+from segstore.server.auth import AccessLevel, TokenError, TokenVerifier
 from segstore.server.clock import Clock, TimerHandle
 from segstore.server.config import StoreSettings
-from segstore.server.connection.requests import HANDLERS, refuse
+from segstore.server.connection.requests import HANDLERS, handles, refuse
 from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WriterCounts
 from segstore.server.store import (
@@ -136,8 +136,8 @@ class StoreService:
         """Calls back at a given wall-clock time."""
         return self._clock.call_later(max(0.0, time_s - self._clock.wall_s()), callback)
 
-    def authorize(self, segment: str, token: str, needed: AccessLevel) -> DelegationToken | None:
-        """Returns the verified token, or None if tokens are not checked. Raises TokenError."""
+    def authorize(self, segment: str, token: str, needed: AccessLevel) -> float | None:
+        """Checks a token; returns its expiry, None if it has none or tokens are not checked. Raises TokenError."""
         return self._verifier.verify(segment, token, needed, self._clock.wall_s())
 
     def drop_transient(self, name: str) -> None:
@@ -289,4 +289,4 @@ class StoreService:
         self._answer(session, segment, request_id, result)
 
 
-HANDLERS[ReadSegment] = lambda session, command: session.service.read(session, command)
+handles(ReadSegment)(lambda session, command: session.service.read(session, command))

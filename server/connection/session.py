@@ -180,7 +180,7 @@ class Session:
         gone = {key for key in self._writers if not self.service.has_segment(key[0])}
         for key in gone & self._gone:
             gone.discard(key)
-            self._drop_writer(key)
+            self.forget_writer(key)
             if (expiry := self._expiries.pop(key, None)) is not None:
                 expiry.timer.cancel()
         self._gone, self._set_ups = gone, 0
@@ -236,11 +236,8 @@ class Session:
             self.why = why
             self._on_reply()
 
-    def forget_writer(self, segment: str, writer_id: UUID) -> None:
+    def forget_writer(self, key: tuple[str, bytes]) -> None:
         """The writer is to be set up again before it appends; it ends the connection if it does not."""
-        self._drop_writer((segment, writer_id.bytes))
-
-    def _drop_writer(self, key: tuple[str, bytes]) -> None:
         writer = self._writers.pop(key, None)
         if writer is None:
             return
@@ -263,7 +260,7 @@ class Session:
         while self._expiries:
             self._expiries.popitem()[1].timer.cancel()
         for key in tuple(self._writers):
-            self._drop_writer(key)
+            self.forget_writer(key)
         while self._transients:
             self.service.drop_transient(self._transients.pop())
         self._refused.clear()
@@ -327,7 +324,7 @@ class Session:
         service, segment, writer_id = self.service, command.segment, command.writer_id
         self._set_ups += 1
         try:
-            token = service.authorize(segment, command.delegation_token, AccessLevel.READ_UPDATE)
+            expires_s = service.authorize(segment, command.delegation_token, AccessLevel.READ_UPDATE)
             self._memory.check()
             last = service.store.setup_append(segment, writer_id, now_ms=service.now_ms())
             container = service.store.container_for(segment)
@@ -343,15 +340,15 @@ class Session:
                 f"it has set up {len(self._writers)} writers, as many as {limit} bytes hold (connection_writer_bytes)"
             )
             return
-        self._drop_writer(key)
+        self.forget_writer(key)
         self._refused.pop(key, None)
         counts = service.writer_counts
         count = None if counts is None else counts.set_up(segment, writer_id)
         writer = self._writers[key] = self._lent(segment, writer_id)
         writer.set_up(container.container_id, last, count)
         self._memory.charge(_writer_bytes(key))
-        if token is not None and token.expires_s is not None:
-            self._expire_at(token.expires_s, key)
+        if expires_s is not None:
+            self._expire_at(expires_s, key)
         self.reply(AppendSetup(command.request_id, segment, writer_id, last))
 
     def _lent(self, segment: str, writer_id: UUID) -> Writer:
@@ -395,7 +392,7 @@ class Session:
             self.reply(ConditionalCheckFailed(writer.writer_id, rows[0][0], rows[0][3]))
             return
         key = writer.segment, writer.id_bytes
-        self._drop_writer(key)
+        self.forget_writer(key)
         self._refused[key] = error
         self._without_writer(writer, rows)
 

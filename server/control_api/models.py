@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from segstore.server.config import PlainName
 from segstore.server.faults import RoundTrip, Rule
 from segstore.server.recordings import DEFAULT_BYTES, MOST_BYTES
-from segstore.server.toxics import Toxic
+from segstore.server.toxics import ActiveToxic
 
 
 class RequestBody(BaseModel):
@@ -373,14 +373,6 @@ class Unmatched(BaseModel):
     unmatched: list[str] = Field(
         description="A text for each rule that never matched or never fired; further lines are the nearest requests."
     )
-
-
-class ActiveToxic(BaseModel):
-    """A toxic and the connections that have it."""
-
-    name: str
-    toxic: Toxic
-    connections: int = Field(description="Number of open connections that have it.")
 
 
 class ActiveToxics(BaseModel):

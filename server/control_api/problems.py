@@ -104,6 +104,7 @@ _STATUS: Final[tuple[tuple[type[Exception], int], ...]] = (
     (InvalidName, 422),
     (InvalidStreamCut, 422),
     (TooMany, 422),
+    (JournalFailed, 503),
     (Exception, 409),
 )
 _ABOUT_WHAT_IS_GIVEN: Final = (InvalidArgument, InvalidStreamCut, ScaleRefused, RecordingRefused)
@@ -117,10 +118,6 @@ async def _refused_by_server(request: Request, error: Exception) -> Response:
     if isinstance(error, _ABOUT_WHAT_IS_GIVEN):
         where = "body" if request.scope["route"].body_field is not None else "query" if request.url.query else "path"
     return answer(status, str(error), where)
-
-
-async def _unavailable(_: Request, error: Exception) -> Response:
-    return answer(503, str(error), "path")
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -196,9 +193,8 @@ async def _unexpected(request: Request, error: Exception) -> Response:
 
 def install(app: FastAPI) -> None:
     app.add_exception_handler(ApiProblem, _refused)
-    for kind in (ControllerError, StoreError, UnknownName, SnapshotRefused, RecordingRefused):
+    for kind in (ControllerError, StoreError, UnknownName, SnapshotRefused, RecordingRefused, JournalFailed):
         app.add_exception_handler(kind, _refused_by_server)
-    app.add_exception_handler(JournalFailed, _unavailable)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _unexpected)

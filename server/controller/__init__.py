@@ -8,7 +8,7 @@ interface to the segment store.
 
 from segstore.server.controller.api import Accounts, Authority, ControllerServer
 from segstore.server.controller.config import ControllerConfig, read_config
-from segstore.server.controller.controller import Controller, wall_clock_ms
+from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import (
     ControllerError,
     InvalidArgument,
@@ -24,7 +24,6 @@ from segstore.server.controller.errors import (
 from segstore.server.controller.policies import ScalingPolicy, StreamConfig, TableConfig
 from segstore.server.controller.segment_admin import REPLIES, SegmentAdmin
 from segstore.server.controller.streams import SharedState
-from segstore.wire.endpoint import Endpoint
 
 __all__ = [
     "REPLIES",
@@ -34,7 +33,6 @@ __all__ = [
     "ControllerConfig",
     "ControllerError",
     "ControllerServer",
-    "Endpoint",
     "InvalidArgument",
     "InvalidName",
     "InvalidStreamCut",
@@ -50,5 +48,4 @@ __all__ = [
     "TableConfig",
     "TooMany",
     "read_config",
-    "wall_clock_ms",
 ]

@@ -10,13 +10,10 @@ continues: its timers are set when the controller is created.
 from __future__ import annotations
 
 import logging
-import time
 
-from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.policies import StreamConfig
-from segstore.server.controller.segment_admin import SegmentAdmin
-from segstore.server.controller.state import SYSTEM_SCOPE, Core, Due, State, Timer, image, recovered
+from segstore.server.controller.state import SYSTEM_SCOPE, Core, Due, Timer, image, recovered
 from segstore.server.controller.state import operations as op
 from segstore.server.controller.streams import (
     ReaderGroups,
@@ -33,14 +30,20 @@ from segstore.server.controller.streams import (
 _log = logging.getLogger(__name__)
 
 
-def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
-
-
 class Controller:
+    """A controller.
+
+    Attributes:
+        state: its state; read-only.
+        segments: its requests to segment stores.
+    """
+
     def __init__(self, core: Core) -> None:
         self.core = core
+        self.state = core.state
+        self.segments = core.segments
+        self.config = core.config
+        self.now_ms = core.now_ms
         self.scaling = Scaling(core)
         self.writers = Writers(core)
         self.transactions = Transactions(core, self.writers)
@@ -60,20 +63,11 @@ class Controller:
         for stream in core.state.streams():
             if stream.scale is not None:
                 core.schedule(stream.scale.due_ms, Due.SCALE, stream.scope, stream.name)
-            self.transactions.watch_all(stream)
+            for identifier in stream.transactions:
+                self.transactions.watch(stream, identifier)
             self.upkeep.watch(stream.scope, stream.name)
             if stream.writers:
                 core.schedule_once(core.config.watermark_every_ms, Due.WATERMARK, stream.scope, stream.name)
-
-    @property
-    def state(self) -> State:
-        """The controller's state; read-only."""
-        return self.core.state
-
-    @property
-    def segments(self) -> SegmentAdmin:
-        """Its requests to segment stores."""
-        return self.core.segments
 
     def image(self) -> bytes:
         """The encoded state, for `restore`. Work in progress is part of it, and continues after a restore."""
@@ -88,13 +82,6 @@ class Controller:
         self.upkeep.clear()
         self.watermarks.clear()
         self._begin()
-
-    def now_ms(self) -> int:
-        return self.core.now_ms()
-
-    @property
-    def config(self) -> ControllerConfig:
-        return self.core.config
 
     async def create_stream(self, scope: str, stream: str, config: StreamConfig) -> None:
         """Creates a stream and sets its timers."""

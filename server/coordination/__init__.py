@@ -1,25 +1,17 @@
 """Container ownership: sessions with a coordination service, and handling of their expiry (PIP-57)."""
 
-from segstore.server.coordination.configuration import Configuration, Configured, NoConfiguration, configured
-from segstore.server.coordination.errors import (
-    BadVersion,
-    CoordinationError,
-    Disconnected,
-    NodeExists,
-    NoNode,
-    SessionExpired,
-)
+from segstore.server.coordination.configuration import Configuration, Configured, configured
+from segstore.server.coordination.errors import BadVersion, CoordinationError, Disconnected, NodeExists, NoNode
 from segstore.server.coordination.in_process import InProcessCoordinator, InProcessSession
 from segstore.server.coordination.ownership import CONTAINERS, ContainerOwnership, container_path
-from segstore.server.coordination.placement import SHOWN_BYTES, LoadReport, store_path
-from segstore.server.coordination.policy import OwnershipSettings, backoff_s, follow
+from segstore.server.coordination.placement import LoadReport
+from segstore.server.coordination.policy import OwnershipSettings, follow
 from segstore.server.coordination.storage import ContainerRefused, ContainerStorage, Opened, SharedContainers
 from segstore.server.coordination.types import CoordinationSession, Coordinator, Node, SessionState
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator
 
 __all__ = [
     "CONTAINERS",
-    "SHOWN_BYTES",
     "BadVersion",
     "Configuration",
     "Configured",
@@ -33,19 +25,15 @@ __all__ = [
     "InProcessCoordinator",
     "InProcessSession",
     "LoadReport",
-    "NoConfiguration",
     "NoNode",
     "Node",
     "NodeExists",
     "Opened",
     "OwnershipSettings",
-    "SessionExpired",
     "SessionState",
     "SharedContainers",
     "ZooKeeperCoordinator",
-    "backoff_s",
     "configured",
     "container_path",
     "follow",
-    "store_path",
 ]

@@ -24,8 +24,6 @@ from segstore.server.coordination.types import CoordinationSession, Coordinator
 
 log = logging.getLogger(__name__)
 
-PolicyName = Literal["shutdown", "reconnect"]
-
 _FIRST_BACKOFF_MS = 100
 _MAX_BACKOFF_MS = 60_000
 _JITTER = 0.2
@@ -39,7 +37,7 @@ class OwnershipSettings(BaseModel):
 
     session_timeout_ms: float = Field(default=10_000.0, gt=0)
     """The coordination service expires a session that it has not heard from for this long."""
-    session_expired_policy: PolicyName = "shutdown"
+    session_expired_policy: Literal["shutdown", "reconnect"] = "shutdown"
     """Reaction of a store to an expired session: shut down, or open a new session."""
     session_reconnect_retries: int = Field(default=10, ge=0)
     """Maximum number of attempts to open a new session; with 0 the store shuts down at once."""

@@ -150,7 +150,6 @@ class ZooKeeperSession(CoordinationSession):
         self._watches: dict[object, Callable[[], None]] = {}  # those that have not fired
         self._looks: set[asyncio.Task[None]] = set()
         self._stopping: asyncio.Future[None] | None = None
-        self._last: threading.Thread | None = None
         self.client.add_listener(self._listen)
 
     async def begin(self, connect_timeout_s: float) -> None:
@@ -220,8 +219,6 @@ class ZooKeeperSession(CoordinationSession):
         self._become(SessionState.CLOSED)
         await asyncio.shield(self._stop())
         await asyncio.gather(*self._looks, return_exceptions=True)
-        if self._last is not None:
-            self._last.join()  # it has already reported its end
 
     async def _ask(self, path: str, name: str, *args: Any, **named: Any) -> Any:
         from kazoo import exceptions as kazoo_errors
@@ -368,10 +365,7 @@ class ZooKeeperSession(CoordinationSession):
     def _stop(self) -> asyncio.Future[None]:
         """Stops kazoo's threads, in a thread of ours; starts only once."""
         if self._stopping is None:
-            self._stopping = self._loop.create_future()
-            name = f"end of ZooKeeper session {self.session_id:#x}"
-            self._last = threading.Thread(target=self._stop_client, name=name, daemon=True)
-            self._last.start()
+            self._stopping = self._loop.run_in_executor(None, self._stop_client)
         return self._stopping
 
     def _stop_client(self) -> None:
@@ -386,11 +380,6 @@ class ZooKeeperSession(CoordinationSession):
         finally:
             patience.cancel()
             patience.join()
-            self._to_loop(self._stopped)
-
-    def _stopped(self) -> None:
-        if self._stopping is not None and not self._stopping.done():
-            self._stopping.set_result(None)
 
 
 def _settle(answered: asyncio.Future[Any], result: Any) -> None:

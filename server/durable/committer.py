@@ -40,7 +40,6 @@ BATCH: Final = -2
 
 _RECORD: Final = Struct(">iI")
 _BEGIN: Final = Struct(">iIQ")
-_NUMBER_BYTES: Final = 8
 _GROUP_BYTES: Final = 8 * 1024 * 1024
 _LOOK_S: Final = 0.5
 """How often the directory is looked for while nothing is written."""
@@ -219,7 +218,7 @@ class Committer(Gate):
             if self.failure:
                 return
             number = self.mark = self._number + 1
-            forming.append(_BEGIN.pack(BATCH, _NUMBER_BYTES, number))
+            forming.append(_BEGIN.pack(BATCH, _BEGIN.size - _RECORD.size, number))
             self._room_bytes -= _BEGIN.size
             self._loop.call_soon(self.hand_over)
             if self.watcher is not None:

@@ -133,7 +133,6 @@ class SnapshotFile(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name of the file."""
         return file_name("snapshot", self.number)
 
 
@@ -148,7 +147,6 @@ class JournalFile(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """The name of the file."""
         return file_name("journal", self.number)
 
 

@@ -41,6 +41,7 @@ from segstore.server.durable import snapshot
 from segstore.server.durable.chunk_files import BlockCache, ChunkFile
 from segstore.server.durable.committer import Committer, failure_of
 from segstore.server.durable.data_directory import DataDirectory, DirectoryUnusable, SnapshotFile
+from segstore.server.durable.fence import FencedDirectory
 from segstore.server.durable.files import Files, file_name
 from segstore.server.durable.journal import JournalFailed, JournalMaker, Journals, JournalWriter
 from segstore.server.durable.recovery import CONTROLLER, Recovery
@@ -143,11 +144,6 @@ class Durability:
         """The directory itself. `RuntimeError` before `open`."""
         if self._directory is None:
             raise RuntimeError(f"{self.path} is not open")
-        return self._directory
-
-    @property
-    def directory_or_none(self) -> DataDirectory | None:
-        """Returns `directory`; None before `open`, or if `open` failed."""
         return self._directory
 
     def open(self) -> None:
@@ -360,6 +356,11 @@ class Durability:
         return SnapshotFile(number, saved.size, saved.crc), saved
 
     # --- the end ----------------------------------------------------------------------------------------------------
+
+    def abandon(self) -> None:
+        """Abandons an opening of an epoch that was not started, and removes its files."""
+        if isinstance(self._directory, FencedDirectory):
+            self._directory.abandon()
 
     async def close(self, *, last_snapshot: bool = True) -> None:
         """Commits pending operations, takes a last snapshot, and releases the directory. Can be called twice.

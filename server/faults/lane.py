@@ -162,11 +162,6 @@ class Lane:
         return self._outgoing.is_empty
 
     @property
-    def has_waiting_requests(self) -> bool:
-        """Whether a request waits, overtakable or not."""
-        return self.requests_bytes > 0
-
-    @property
     def is_full(self) -> bool:
         """Whether the limit of pending requests is reached: some should be answered before more are executed."""
         return self._pending.is_full

@@ -318,10 +318,6 @@ def reply_class(name: str) -> type[Command]:
 def _from_word(given: Any) -> Any:
     if callable(given) and not isinstance(given, type):
         return Call(call=given)
-    if isinstance(given, dict) and _tag(given) is None:
-        for key in given:
-            if near := difflib.get_close_matches(str(key), _KEYS, 1):
-                raise ValueError(f"{key!r} is no action ({near[0]}?)")
     if not isinstance(given, str):
         return given
     words = " ".join(given.split()).casefold()

@@ -35,8 +35,6 @@ _DRAIN_S = 5.0
 _CLEAN_EVERY_S = 60.0
 _MERGED_INDEX_MS = 60_000
 _INDEX_EVERY_S = 0.1
-_AT_ONCE = 256
-"""Maximum number of segments whose indexes housekeeping handles in one loop iteration."""
 
 
 class SegmentStoreServer:
@@ -60,16 +58,14 @@ class SegmentStoreServer:
         """faults: the rules and the observer of its connections; None if requests are neither observed nor changed.
 
         number: the store's number in its cluster; fault rules may name it. stores: number of stores in this process,
-        which share its connections and `pool`. durability: the data directory of the store's containers;
-        None for memory. The caller opens it, recovers it into `store.containers` and starts it before starting this
-        server, and closes it after stopping this server. recorder: records the traffic of its connections.
+        which share its connections and `pool`. durability: the data directory of the store's containers, whose pool is
+        `pool`; None for memory. The caller opens it, recovers it into `store.containers` and starts it before starting
+        this server, and closes it after stopping this server. recorder: records the traffic of its connections.
         """
         self.settings = settings
         self.faults = faults
         self.number = number
-        if durability is not None:
-            pool = durability.pool
-        elif pool is None:
+        if pool is None:
             pool = ChunkPool(memory=MemoryAccount(settings.limits.max_memory_bytes))
         self.store = SegmentStore(
             settings.containers,
@@ -122,20 +118,17 @@ class SegmentStoreServer:
         """Writes index entries of idle segments, and deletes transient segments that are no longer used."""
         clean_every_s = min(_CLEAN_EVERY_S, self.settings.transient_idle_s)
         clean_at = time.monotonic() + clean_every_s
-        more = False
         while True:
-            await asyncio.sleep(0 if more else _INDEX_EVERY_S)
+            await asyncio.sleep(_INDEX_EVERY_S)
             try:
                 now_ms = self.service.now_ms()
-                settled = self.store.settle_index(now_ms, _AT_ONCE)
-                dropped = self.store.drop_merged_indexes(now_ms, _MERGED_INDEX_MS, _AT_ONCE)
-                more = max(settled, dropped) >= _AT_ONCE
+                self.store.settle_index(now_ms)
+                self.store.drop_merged_indexes(now_ms, _MERGED_INDEX_MS)
                 if time.monotonic() >= clean_at:
                     clean_at = time.monotonic() + clean_every_s
                     self.clean_transients(now_ms)
                 self.service.answer_waiting()
             except Exception:
-                more = False
                 self.service.counters.internal_errors += 1
                 log.exception("housekeeping failed; the next round tries again")
 

@@ -101,24 +101,21 @@ class Snapshots:
         if not name or type(name) is not str:  # names come from tests, too
             raise SnapshotRefused("the name of a snapshot is text, and not empty")
         async with self._one_at_a_time:
-            return self._take(name)
-
-    def _take(self, name: str) -> SnapshotInfo:
-        containers = self._containers()
-        held = [segment for container in containers for segment in container.segments.values()]
-        images_bytes = _SNAPSHOT_BYTES + sum(SEGMENT_BYTES + name_bytes(segment.name) for segment in held)
-        self._memory.check(images_bytes + sum(segment.length - segment.start_offset for segment in held))
-        images = {container.container_id: copy_of(container) for container in containers}
-        calls = self._calls()
-        state = b"" if calls is None else calls.executor.controller.image()
-        self.delete(name, missing_ok=True)
-        segments = [segment for image in images.values() for segment in image.segments]
-        size = len(state) + sum(len(extent.data) for segment in segments for extent in segment.extents)
-        info = SnapshotInfo(name, len(segments), size, time.time_ns() // 1_000_000)
-        general = None if self._faults is None else self._faults.general
-        self._snapshots[name] = _Snapshot(info, images, state, general, images_bytes + size)
-        self._memory.charge(images_bytes + size)
-        return info
+            containers = self._containers()
+            held = [segment for container in containers for segment in container.segments.values()]
+            images_bytes = _SNAPSHOT_BYTES + sum(SEGMENT_BYTES + name_bytes(segment.name) for segment in held)
+            self._memory.check(images_bytes + sum(segment.length - segment.start_offset for segment in held))
+            images = {container.container_id: copy_of(container) for container in containers}
+            calls = self._calls()
+            state = b"" if calls is None else calls.controller.image()
+            self.delete(name, missing_ok=True)
+            segments = [segment for image in images.values() for segment in image.segments]
+            size = len(state) + sum(len(extent.data) for segment in segments for extent in segment.extents)
+            info = SnapshotInfo(name, len(segments), size, time.time_ns() // 1_000_000)
+            general = None if self._faults is None else self._faults.general
+            self._snapshots[name] = _Snapshot(info, images, state, general, images_bytes + size)
+            self._memory.charge(images_bytes + size)
+            return info
 
     def take_from(self, others: Snapshots, name: str) -> None:
         """Shares a snapshot of another server. Raises NoSuchSnapshot, StoreFull."""
@@ -168,7 +165,7 @@ class Snapshots:
                     restore(container, image, {})
                     container.recovered()
             if calls is not None:
-                calls.executor.controller.restore(state)
+                calls.controller.restore(state)
                 self._changed()
             for store in self._stores:
                 if store.service.writer_counts is not None:

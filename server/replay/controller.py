@@ -15,15 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from segstore.server.controller import (
-    REPLIES,
-    Controller,
-    Endpoint,
-    ScalingPolicy,
-    SegmentAdmin,
-    StreamConfig,
-    wall_clock_ms,
-)
+from segstore.server.clock import SteadyTime
+from segstore.server.controller import REPLIES, Controller, ScalingPolicy, SegmentAdmin, StreamConfig
 from segstore.server.controller.state import TABLE_SUFFIX, Core, State
 from segstore.server.controller.state import operations as op
 from segstore.wire import (
@@ -42,6 +35,7 @@ from segstore.wire import (
     decode,
 )
 from segstore.wire.blocks import Append
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.names import SegmentName
 from segstore.wire.trace import segments_of
 
@@ -58,7 +52,7 @@ def replay_controller(steps: Sequence[Step], host: str, port: int) -> Controller
     segments = dict.fromkeys(name for step in steps for name in segments_of(step.item))
     names = [SegmentName.parse(name) for name in segments if name]
     transactions = list(dict.fromkeys(name.transaction_id for name in names if name.transaction_id is not None))
-    state, now_ms = State(), wall_clock_ms()
+    state, now_ms = State(), SteadyTime().now_ms()
     sizes: dict[tuple[str, str], int] = {}
     for segment in names:
         scope, stream, number = segment.scope, segment.stream, segment.number

@@ -227,8 +227,7 @@ class TraceServer:
         else:
             place = f"as call {step.number} of the trace" if step.number else "without the trace"
             answer, outcome = step, f"answered {place}"
-        named = tuple("/".join(filter(None, stream)) for stream in call.streams)
-        self.took(CONTROLLER, call.rpc, named, None, outcome)
+        self.took(CONTROLLER, call.rpc, call.named, None, outcome)
         return answer
 
     def missed(self, most: int = 10) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from segstore.server.controller import Controller, ControllerError
-from segstore.server.controller.api import Caller, Calls, Executor, answer, with_status
+from segstore.server.controller.api import Caller, Calls, ControllerServer, answer, with_status
 from segstore.server.rest.asking import Refused, status_of
 from segstore.wire.controller_api import METHODS
 from segstore.wire.trace import Call
@@ -26,19 +26,19 @@ class Calling:
     None.
     """
 
-    def __init__(self, executor: Executor, caller: Caller, peer: str, calls: Calls | None) -> None:
+    def __init__(self, server: ControllerServer, caller: Caller, peer: str, calls: Calls | None) -> None:
         self.caller = caller
-        self._executor = executor
+        self._server = server
         self._peer = peer
         self._calls = calls
 
     @property
     def controller(self) -> Controller:
-        return self._executor.controller
+        return self._server.controller
 
     async def unseen(self, method: str, request: Any) -> Any:
         """Calls a method as part of another call; `Calls` does not see it. Raises ControllerError."""
-        return await self._executor.served[method](request, self.caller)
+        return await self._server.served[method](request, self.caller)
 
     async def call(self, method: str, request: Any) -> Any:
         """Calls a method and returns its response. Raises ControllerError; Refused, if a fault rule refused it."""

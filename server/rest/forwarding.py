@@ -14,7 +14,7 @@ from typing import Any, Final
 import grpc
 import msgspec
 
-from segstore.server.controller.api import Executor, ForwardingServer, NotForwarded, sent_metadata
+from segstore.server.controller.api import ForwardingServer, NotForwarded, sent_metadata
 from segstore.server.rest.asking import RestRequest, RestResponse
 from segstore.server.rest.operations import OPERATIONS, answered
 
@@ -27,15 +27,15 @@ _ANSWER: Final = msgspec.msgpack.Decoder(RestResponse)
 
 
 def answered_by_leader(
-    front: ForwardingServer, executor: Callable[[], Executor | None], timeout_s: float
+    front: ForwardingServer, timeout_s: float
 ) -> Callable[[RestRequest, str | None, str], Awaitable[RestResponse]]:
     """Returns a function that answers this process's requests, and serves forwarded requests on `front`.
 
-    executor: returns the controller's executor while this process leads, else None. timeout_s: deadline for the leader.
+    timeout_s: deadline for the leader.
     """
 
     async def serve(request: bytes, context: Any) -> bytes:
-        leading = executor()
+        leading = front.local
         if leading is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this process does not lead the controller any more")
             raise AssertionError("abort raises")
@@ -50,7 +50,7 @@ def answered_by_leader(
         return _encode(await answered(leading, asked, authorization, context.peer(), calls=front.calls))
 
     async def ask(asked: RestRequest, authorization: str | None, peer: str) -> RestResponse:
-        leading = executor()
+        leading = front.local
         if leading is not None:
             return await answered(leading, asked, authorization, peer, calls=front.calls)
         try:

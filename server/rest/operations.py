@@ -19,7 +19,7 @@ from segstore.server.controller import ControllerError, NotFound
 from segstore.server.controller.api import (
     Caller,
     Calls,
-    Executor,
+    ControllerServer,
     Permission,
     scope_resource,
     stream_resource,
@@ -51,7 +51,7 @@ class RestOperation(NamedTuple):
 
 
 async def answered(
-    executor: Executor, asked: RestRequest, authorization: str | None, peer: str, *, calls: Calls | None = None
+    server: ControllerServer, asked: RestRequest, authorization: str | None, peer: str, *, calls: Calls | None = None
 ) -> RestResponse:
     """Answers a request.
 
@@ -61,12 +61,12 @@ async def answered(
 
     async def perform(caller: Caller) -> RestResponse:
         try:
-            return await operation.perform(Calling(executor, caller, peer, calls), asked)
+            return await operation.perform(Calling(server, caller, peer, calls), asked)
         except Refused as error:
             return RestResponse(error.status, why=error.why)
 
     try:
-        return await executor.execute(
+        return await server.execute(
             operation.like, asked.body, authorization, lambda _, caller: partial(perform, caller)
         )
     except JournalFailed as error:

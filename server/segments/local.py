@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from segstore.server.connection import Session
-from segstore.server.controller import Endpoint, NobodyOwns, SegmentAdmin, SegmentStoreFailed
+from segstore.server.controller import NobodyOwns, SegmentAdmin, SegmentStoreFailed
 from segstore.server.node import SegmentStoreServer
 from segstore.server.store import NotOwner
 from segstore.wire import Command, decode, encode
 from segstore.wire import commands as c
 from segstore.wire.blocks import AppendBlockDecoder
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.names import container_of
 from segstore.wire.protocol import HELLO
 from segstore.wire.trace import Direction

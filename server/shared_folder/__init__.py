@@ -2,7 +2,7 @@
 
 from segstore.server.shared_folder.identity import confirm, identify, verify_cluster
 from segstore.server.shared_folder.presence import CONTROLLER, Owners, Present
-from segstore.server.shared_folder.storage import FolderStorage, SharedFolder, drop, result_of
+from segstore.server.shared_folder.storage import FolderStorage, SharedFolder, result_of
 
 __all__ = [
     "CONTROLLER",
@@ -11,7 +11,6 @@ __all__ = [
     "Present",
     "SharedFolder",
     "confirm",
-    "drop",
     "identify",
     "result_of",
     "verify_cluster",

@@ -5,8 +5,7 @@ writes the file, then the node; neither ever changes. A coordination service wit
 identity, because it stores only the ownership of the data.
 
 Refused, in one sentence and without any change: a folder of another cluster, or an empty folder if the cluster exists;
-another number of containers; a folder of a single process, or with other contents; a container's or the controller's
-node that belongs to no session.
+another number of containers; a folder of a single process, or with other contents.
 
 `verify_cluster` reads every epoch of every container and of the controller, and changes no file. A container's current
 epoch is the latest epoch that was ever in force; the next opening takes it over. Earlier epochs are leftovers of
@@ -22,7 +21,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from segstore.server.coordination import CONTAINERS, SHOWN_BYTES, CoordinationError, CoordinationSession, NodeExists
+from segstore.server.coordination import CoordinationError, CoordinationSession, NodeExists
 from segstore.server.durable import (
     CLUSTER_FILE,
     ContainerEpoch,
@@ -40,7 +39,6 @@ from segstore.server.durable import (
     signed,
     verify,
 )
-from segstore.server.shared_folder.presence import CONTROLLER
 from segstore.server.shared_folder.storage import SharedFolder
 
 CLUSTER: Final = "/segstore/cluster"
@@ -64,7 +62,6 @@ async def identify(session: CoordinationSession, where: str, path: Path, contain
     """
     try:
         known = await _known(session, where)
-        await _check_nodes(session, where)
         folder = read_identity(path)
         if folder is None:
             if known is not None:
@@ -112,18 +109,6 @@ async def _known(session: CoordinationSession, where: str) -> _Identity | None:
             f"node {CLUSTER} of ZooKeeper at {where} is not a cluster's ({error}); use another name: HOST:PORT/NAME",
             CLUSTER,
         ) from error
-
-
-async def _check_nodes(session: CoordinationSession, where: str) -> None:
-    """Refuses nodes without a session: no store could ever own such a container or be the controller."""
-    for path in (CONTROLLER, *(f"{CONTAINERS}/{child}" for child in await session.children(CONTAINERS))):
-        node = await session.get(path)
-        if node is not None and node.owner == 0:
-            raise CoordinationError(
-                f"node {path} of ZooKeeper at {where} belongs to no session and holds {node.data[:SHOWN_BYTES]!r}; "
-                "delete it, or use another name: HOST:PORT/NAME",
-                path,
-            )
 
 
 def read_identity(path: Path) -> SharedFolder | None:

@@ -129,7 +129,7 @@ class SharedFolder(NamedTuple):
             durability.open()
             durability.recover(make(durability))
         except BaseException as error:
-            drop(durability)
+            durability.abandon()
             epoch.check()
             if isinstance(error, DirectoryDamaged):
                 raise self._located(error, epoch) from error
@@ -142,13 +142,6 @@ class SharedFolder(NamedTuple):
         if before is not None and file.parent == epoch.path:
             file = before.path / file.name
         return DirectoryDamaged(epoch.folder, file, error.what, within=self.path)
-
-
-def drop(durability: Durability) -> None:
-    """Abandons an opening that was not started, and removes its files."""
-    directory = durability.directory_or_none
-    if isinstance(directory, FencedDirectory):
-        directory.abandon()
 
 
 async def result_of(opening: asyncio.Task[T], dropped: Callable[[T], None]) -> T:
@@ -233,7 +226,7 @@ class FolderStorage:
             container_id, asyncio.to_thread(self._recover, container_id), f"opening container {container_id}"
         )
         try:
-            epoch, durability, container = await result_of(opening, lambda made: drop(made[1]))
+            epoch, durability, container = await result_of(opening, lambda made: made[1].abandon())
         except (DirectoryDamaged, DirectoryForeign, UnknownFormat) as error:
             traces = await asyncio.to_thread(self._traces, container_id)
             self._refused[container_id] = str(error), traces
@@ -241,7 +234,7 @@ class FolderStorage:
         try:
             self._check_open(container_id)
         except Disconnected:
-            drop(durability)
+            durability.abandon()
             raise
         self._refused.pop(container_id, None)
         made = self._open[container_id] = _Open(epoch, durability, fenced)

@@ -42,10 +42,18 @@ INDEX_ENTRY_SIZE: Final = core_id(16)
 """On an index segment: the size of its entries. Without it the store writes no entries to that segment."""
 
 
-COMMON_KEYS: Final = {
-    core_id(number).bytes: core_id(number).bytes for number in (0, 1, 2, 3, 4, 9, 16)
-}  # one object for all segments
-"""The bytes of the ids above that nearly every segment has. They are neither limited nor charged."""
+_COMMON: Final = (
+    CREATION_TIME,
+    EVENT_COUNT,
+    SCALE_POLICY_TYPE,
+    SCALE_POLICY_RATE,
+    ROLLOVER_SIZE,
+    SEGMENT_TYPE,
+    INDEX_ENTRY_SIZE,
+)
+COMMON_KEYS: Final = {key: key for key in (attribute_id.bytes for attribute_id in _COMMON)}
+"""The bytes of the ids that nearly every segment has, one object for all segments. Attributes with these ids are
+neither limited nor charged."""
 
 
 def is_core(attribute_id: UUID) -> bool:

@@ -17,7 +17,6 @@ transient segments that were not used for a while are listed for deletion by clo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -222,7 +221,7 @@ class Container(ContainerState):
     def wait(self, name: str, offset: int, token: Token) -> None:
         """Wakes `token` when the byte at `offset` exists, or can never exist.
 
-        Raises `NoSuchSegment`, and `ValueError` if the token waits already. Forgotten by `waiters.cancel`.
+        Raises `NoSuchSegment`. Forgotten by `waiters.cancel`.
         """
         self.waiters.add(self.segment(name), offset, token)
 
@@ -312,7 +311,9 @@ class Container(ContainerState):
             raise NoSuchSegment(name)
         start = segment.length
         if segment.gate:
-            self._check_gate(segment, UUID(bytes=writer))
+            if segment.sealed:
+                raise SegmentSealed(name)
+            self._check_transient(segment, UUID(bytes=writer))
         if segment.attributes.get(writer) != last_event_number:
             self._check_writer(segment, UUID(bytes=writer), last_event_number)
         if expected_offset >= 0 and expected_offset != start:
@@ -421,22 +422,17 @@ class Container(ContainerState):
 
     # The index
 
-    def settle_index(self, name: str | None = None, now_ms: int | None = None, most: int | None = None) -> int:
-        """Writes the index entries that are due for one segment or for all; returns their number.
+    def settle_index(self, name: str | None = None, now_ms: int | None = None) -> None:
+        """Writes the index entries that are due for one segment or for all; without a time, all entries are due.
 
-        Without a time, all entries are due. At most `most` segments are visited, in the order in which they changed.
         A timer calls this to wake readers at the tail of an index; other requests do not need the timer, because
         `SegmentStore` settles an index before it reads it.
         """
-        pending = list(islice(self._unindexed.values(), most)) if name is None else [self._unindexed.get(name)]
-        written = 0
-        for segment in pending:
+        for segment in list(self._unindexed.values()) if name is None else [self._unindexed.get(name)]:
             if segment is not None and (now_ms is None or now_ms >= segment.index_due_ms):
                 del self._unindexed[segment.name]
                 assert segment.index_due_ms, "an entry is due for each segment in it"
                 self._write_index_entry(segment, 0)
-                written += 1
-        return written
 
     # Inside
 
@@ -519,11 +515,6 @@ class Container(ContainerState):
         table = segment.table
         if table is not None and table.is_fixed_key and not all(map(is_core, attribute_ids)):
             raise Unmapped(f"the attributes of {segment.name!r} are its keys", segment=segment.name)
-
-    def _check_gate(self, segment: Segment, writer_id: UUID) -> None:
-        if segment.sealed:
-            raise SegmentSealed(segment.name)
-        self._check_transient(segment, writer_id)
 
     def _check_writer(self, segment: Segment, writer_id: UUID, last_event_number: int) -> None:
         previous = segment.attribute(writer_id)

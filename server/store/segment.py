@@ -103,11 +103,6 @@ class Segment(SegmentData):
         self.clear()
         self.charge(-self.charged)
 
-    @property
-    def indexed(self) -> bool:
-        """Whether appends are recorded in an index segment."""
-        return self.index_due_ms != NEVER
-
     def append(self, writer: bytes, rows: Sequence[Row], now_ms: int, decided: bool = False) -> None:
         """Makes all changes of a writer's appends. If it fails (`MemoryError`, `StoreFull`), nothing is written.
 

@@ -19,7 +19,7 @@ from segstore.server.store.chunks import ChunkPool
 from segstore.server.store.index import INDEX_DELAY_MS
 from segstore.server.store.memory import name_bytes
 from segstore.server.store.operations import Operation, OperationJournal
-from segstore.server.store.segment import Segment
+from segstore.server.store.segment import NEVER, Segment
 from segstore.server.store.tables import TableSegment
 from segstore.server.store.waiting import Waiters, WakeReason
 from segstore.wire.names import is_index, is_reader_group_table
@@ -120,7 +120,7 @@ class ContainerState:
             self._retire(name)
         for name in unindexed:
             segment = self.segments.get(name)
-            if segment is not None and segment.indexed:
+            if segment is not None and segment.index_due_ms != NEVER:
                 self._unindexed[name] = segment
                 segment.index_due_ms = segment.last_modified_ms + INDEX_DELAY_MS
 

@@ -8,14 +8,14 @@ Invariant: container numbers are 0 to `containers` - 1; only the `owned` contain
 
 Follows `PravegaRequestProcessor`, `AppendProcessor`, `IndexRequestProcessor` and `StreamSegmentService`.
 Deliberate differences: segments merge across the containers of one store, where the reference finds no source; the
-index of a merged segment is deleted after a while, where the reference keeps it for good.
+index of a merged segment is deleted after a while, if the process has not ended by then; the reference keeps it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import islice
+from itertools import takewhile
 from uuid import UUID
 
 from segstore.server.store.attributes import AttributeUpdate
@@ -66,8 +66,6 @@ class SegmentStore:
         strict_transient_attributes: bool = False,
         max_attributes: int = MAX_ATTRIBUTES,
     ) -> None:
-        if containers < 1:
-            raise ValueError(f"a store has at least one container, not {containers}")
         self.container_count = containers
         self.containers: dict[int, Container] = {}
         self.unopened: dict[int, Callable[[], None]] = {}
@@ -91,8 +89,6 @@ class SegmentStore:
 
     def own(self, container_id: int, container: Container | None = None) -> Container:
         """Takes over a container: `container` as returned by `release` of any store, or an empty container."""
-        if not 0 <= container_id < self.container_count:
-            raise ValueError(f"container {container_id} is not one of 0 to {self.container_count - 1}")
         if container_id in self.containers:
             raise ValueError(f"container {container_id} is owned already")
         if container is None:
@@ -166,16 +162,15 @@ class SegmentStore:
             raise IllegalArgument(IS_INDEX, segment=name)
         self._delete_index(name)
 
-    def drop_merged_indexes(self, now_ms: int, idle_ms: int, most: int | None = None) -> int:
-        """Deletes the indexes of segments that were merged `idle_ms` ago or earlier, the first `most`; how many."""
-        due = [index for index, merged_ms in islice(self._merged.items(), most) if merged_ms <= now_ms - idle_ms]
-        for index in due:
+    def drop_merged_indexes(self, now_ms: int, idle_ms: int) -> None:
+        """Deletes the indexes of segments that were merged `idle_ms` ago or earlier."""
+        due = takewhile(lambda index: self._merged[index] <= now_ms - idle_ms, self._merged)  # the oldest first
+        for index in tuple(due):
             del self._merged[index]
             name = index.removesuffix("#index")
             home = self._peer(name)
             if home is None or name not in home.segments:
                 self._delete_index(name)
-        return len(due)
 
     # Looking
 
@@ -213,25 +208,6 @@ class SegmentStore:
         segment = self.container_for(index).segments.get(index)
         located = None if segment is None else locate(name, segment, target)
         return self.segment_info(name).length if located is None else located
-
-    def list_chunks(self, name: str) -> list[tuple[int, int]]:
-        """Returns start and size of a segment's chunks in the reference's storage: one, unless it is empty.
-
-        Raises `Unmapped` if the segment is absent.
-        """
-        try:
-            segment = self.segment(name)
-        except (NoSuchSegment, NotOwner) as error:
-            raise Unmapped(error.message, segment=name) from error
-        size = segment.length - segment.start_offset
-        return [(segment.start_offset, size)] if size else []
-
-    def flush(self, container_id: int) -> Container:
-        """The container that FlushToStorage names; all is flushed where it lies. `Unmapped` if it is not owned."""
-        container = self.containers.get(container_id)
-        if container is None:
-            raise Unmapped(f"container {container_id} is not owned here")
-        return container
 
     # Changing
 
@@ -318,9 +294,10 @@ class SegmentStore:
 
     # The index
 
-    def settle_index(self, now_ms: int | None = None, most: int | None = None) -> int:
-        """Writes all index entries that are due, of a container at most `most`; see `Container.settle_index`."""
-        return sum(container.settle_index(now_ms=now_ms, most=most) for container in self.containers.values())
+    def settle_index(self, now_ms: int | None = None) -> None:
+        """Writes all index entries that are due; see `Container.settle_index`."""
+        for container in self.containers.values():
+            container.settle_index(now_ms=now_ms)
 
     def table(self, name: str) -> TableSegment:
         """The table in a segment, for reading. Raises `NotOwner`, `NoSuchSegment`, `Unmapped`."""

@@ -57,9 +57,8 @@ class Waiters:
         return len(self._waiting) + len(self.woken)
 
     def add(self, segment: Segment, offset: int, token: Token) -> None:
-        """Registers `token` to wait for the byte at `offset`. Raises `ValueError` if it waits already."""
-        if token in self._waiting or token in self.woken:
-            raise ValueError(f"{token!r} waits already")
+        """Registers `token`, which does not wait yet, to wait for the byte at `offset`."""
+        assert token not in self._waiting, "a token waits once"
         if segment.waiters is None:
             segment.watch({token: offset})
         else:

@@ -306,7 +306,7 @@ class Inspection:
     def _forward_end(self) -> None:
         """Forwards the client's EOF, once everything before it was forwarded."""
         link, lane = self._link, self._lane
-        if self._backlog or lane.has_waiting_requests or self._requests.has_more:
+        if self._backlog or lane.requests_bytes or self._requests.has_more:
             return
         if self._is_ending or link.state is LinkState.CLIENT_ENDED:
             return

@@ -16,11 +16,10 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
-import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from segstore.server.config import UnknownName, first_problem
-from segstore.server.toxics.models import Toxic, ToxicOptions
+from segstore.server.toxics.models import ActiveToxic, Toxic, ToxicOptions
 from segstore.server.toxics.pipe import stage_of
 from segstore.server.toxics.relay import Relay
 
@@ -36,14 +35,6 @@ class NoSuchToxic(UnknownName):
     """No toxic has that name."""
 
     kind = "toxic"
-
-
-class ToxicTally(msgspec.Struct, frozen=True):
-    """A toxic, and the number of open connections that have it."""
-
-    name: str
-    toxic: Toxic
-    connections: int
 
 
 class _Wire:
@@ -104,11 +95,12 @@ class Toxics:
                     if stage.at_removal is not None:
                         wire.relay.break_off(stage.at_removal)
 
-    def tallies(self) -> list[ToxicTally]:
+    def tallies(self) -> list[ActiveToxic]:
         """Returns the toxics, in order, each with the number of open connections that have it."""
         wires = self._wires.values()
         return [
-            ToxicTally(name, toxic, sum(name in wire.stages for wire in wires)) for name, toxic in self._toxics.items()
+            ActiveToxic(name=name, toxic=toxic, connections=sum(name in wire.stages for wire in wires))
+            for name, toxic in self._toxics.items()
         ]
 
     # --- for connections --------------------------------------------------------------------------------------------

@@ -118,9 +118,10 @@ class Traffic(TraceRecorder):
         holds_reads = max_bytes >= KEPT_BYTES
         self._block_bytes = HUGE_BYTES if holds_reads else max(1, max_bytes // _BLOCKS)
         self._areas = Areas(self._block_bytes)
+        self.mark, self.metadata = make_mark(os.urandom(8)), Metadata(WIRE_VERSION, "segstore")
         writer = TraceWriter(
-            make_mark(os.urandom(8)),
-            Metadata(WIRE_VERSION, "segstore"),
+            self.mark,
+            self.metadata,
             redact=self._redacted,
             redact_codes=SECRET_CODES,
             block_bytes=self._block_bytes,
@@ -131,7 +132,7 @@ class Traffic(TraceRecorder):
             most_held_bytes=max_bytes,
         )
         super().__init__(writer, clock, holds_reads=holds_reads)
-        self.start, self.mark, self.metadata = writer.start(), writer.mark, writer.metadata
+        self.start = writer.start()
         self.max_bytes = max_bytes
         self.started_ns = clock()
         self.last = self.last_request = 0

@@ -19,6 +19,7 @@ from segstore.server.store import operations as op
 from segstore.server.store.errors import KeyBadVersion
 from segstore.server.store.segment import Segment
 from segstore.server.store.tables import TableSegment
+from segstore.server.store.tables.log import entries_between
 from segstore.wire import AppendSetup, DataAppended, Hello, KeepAlive, SegmentRead, SegmentSealed, SetupAppend, encode
 from segstore.wire.commands import StreamSegmentInfo
 from segstore.wire.names import container_of, is_index
@@ -420,9 +421,9 @@ def forgets_a_version(patch: Patch) -> None:
 def loses_an_update(patch: Patch) -> None:
     appended = TableSegment.appended
 
-    def most(table: TableSegment, offset: int, data: Any) -> None:
-        if b"two" not in bytes(data):
-            appended(table, offset, data)
+    def most(table: TableSegment, start: int) -> None:
+        if not any(b"two" in (entry.value or b"") for entry in entries_between(table.log, start, table.log.length)):
+            appended(table, start)
 
     patch(TableSegment, "appended", most)
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,7 +19,7 @@ from uuid import UUID
 from segstore.server.coordination import InProcessCoordinator
 from segstore.server.durable import MIN_MEMORY_BYTES, Durability, JournalFailed
 from segstore.server.shared_folder import identify
-from segstore.server.store import AttributeUpdate, SegmentStore, StoreError
+from segstore.server.store import AttributeUpdate, Container, SegmentStore, StoreError
 from segstore.server.store.attributes import UpdateType
 from tests.server.durable.support import NONE, checkpoint, everything, write
 
@@ -78,9 +79,14 @@ async def open_data(kind: str, path: Path) -> Opened:
         session = await InProcessCoordinator().connect()
         folder = await identify(session, "here", path, containers)
         await session.aclose()
-        epoch, durability = folder.open(folder.container(0), (0,), MIN_MEMORY_BYTES)
-        store = SegmentStore(containers, journal=durability.journal, pool=durability.pool)
-        folder.recover(epoch, durability, store.containers)
+        stores: list[SegmentStore] = []
+
+        def make(opened: Durability) -> Mapping[int, Container]:
+            stores.append(SegmentStore(containers, journal=opened.journal, pool=opened.pool))
+            return stores[0].containers
+
+        _, durability = folder.open(folder.container(0), (0,), MIN_MEMORY_BYTES, make)
+        (store,) = stores
     durability._journal_bytes = _JOURNAL_BYTES  # the zeros of longer ones would fill most of the log
     return Opened(durability.directory.manifest.cluster, durability, store)
 

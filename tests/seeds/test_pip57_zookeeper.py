@@ -21,13 +21,12 @@ from segstore.server.coordination import (
     NodeExists,
     NoNode,
     OwnershipSettings,
-    SessionExpired,
     SessionState,
     SharedContainers,
     container_path,
-    store_path,
 )
-from segstore.server.coordination.errors import Unreachable
+from segstore.server.coordination.errors import SessionExpired, Unreachable
+from segstore.server.coordination.placement import store_path
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator, ZooKeeperSession
 from segstore.wire.names import container_of
 from tests.official.client import ClientFailed, OfficialClient, run

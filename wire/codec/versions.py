@@ -180,10 +180,8 @@ def known_in(version: int) -> frozenset[int]:
 
     Raises ValueError for an unsupported version.
     """
-    if _checked(version) == WIRE_VERSION:
-        return frozenset(COMMANDS) - {append.Event.code}
-    ages = COMMANDS_SINCE.items()
-    known = {cls.code for cls, since in ages if since <= version <= COMMANDS_UNTIL.get(cls, WIRE_VERSION)}
+    gone = () if _checked(version) == WIRE_VERSION else [cls for cls, last in COMMANDS_UNTIL.items() if last < version]
+    known = {cls.code for cls, since in COMMANDS_SINCE.items() if since <= version and cls not in gone}
     return frozenset(known - {append.Event.code})
 
 

@@ -67,7 +67,8 @@ _SAMPLED: Final = 2
 _SAMPLE_STEP: Final = 512
 _ALIGN: Final = 8
 _WINDOW: Final = 1 << 20
-_COLUMN_BYTES: Final = 3 * 8 + 2
+RECORD_BYTES: Final = 3 * 8 + 2
+"""Size of a record's columns."""
 _json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
@@ -174,7 +175,7 @@ class Columns:
         """Takes the raw body of a records block of the current version. Raises DamagedBlock."""
         view = memoryview(body)
         numbers = 8 * count
-        start = padded(_COLUMN_BYTES * count)
+        start = padded(RECORD_BYTES * count)
         if start > len(view):
             raise DamagedBlock(f"{count} records need {start} bytes of columns but the body has {len(view)}")
         self.ts_ns = _converted(view[:numbers]).cast("q")
@@ -239,7 +240,7 @@ class TraceRows(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that they take."""
-        return _COLUMN_BYTES * len(self.kinds)
+        return RECORD_BYTES * len(self.kinds)
 
     def write(self, columns: bytearray | memoryview, records: int, row: int) -> None:
         """Writes them into the columns of a block with this number of records, from `row` on."""
@@ -297,7 +298,7 @@ class Pending(NamedTuple):
     def _columns(self, memory: Callable[[int], bytearray | memoryview] = bytearray) -> bytearray | memoryview:
         """The columns as they are in a block, in memory of this size."""
         records, row = self.records, 0
-        size = _COLUMN_BYTES * records
+        size = RECORD_BYTES * records
         columns = memory(padded(size))
         for rows in self.rows:
             rows.write(columns, records, row)
@@ -373,8 +374,7 @@ def _metadata_body(wire_version: int, recorder: str, values: tuple[tuple[str, st
 def read_metadata(body: bytes) -> Metadata:
     """Parses the raw body of a metadata block. Raises DamagedBlock."""
     try:
-        facts = json.loads(body)
-        metadata = Metadata(**facts)
+        metadata = Metadata(**json.loads(body))
     except (ValueError, TypeError, RecursionError) as cause:
         raise DamagedBlock(f"its metadata cannot be read: {cause}") from cause
     values: Any = metadata.values
@@ -475,7 +475,7 @@ def read_body(buffer: Buffer, offset: int, header: BlockHeader) -> bytes:
 def _body_crc(body: bytes, header: BlockHeader) -> int:
     if not header.sampled:
         return zlib.crc32(body)
-    data = padded(_COLUMN_BYTES * header.records)
+    data = padded(RECORD_BYTES * header.records)
     return zlib.crc32(body[data::_SAMPLE_STEP], zlib.crc32(memoryview(body)[:data]))
 
 

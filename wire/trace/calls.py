@@ -68,8 +68,8 @@ class Call(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_field
     def pack(self) -> bytes:
         """Returns the data of a CALL record."""
         size = len(self.message)
-        kept = self if size <= MOST_MESSAGE_BYTES else replace(self, message=b"", omitted=size)
-        return event_data(**{"message": "", **msgspec.to_builtins(kept)})
+        recorded = self if size <= MOST_MESSAGE_BYTES else replace(self, message=b"", omitted=size)
+        return event_data(**{"message": "", **msgspec.to_builtins(recorded)})
 
     @classmethod
     def unpack(cls, data: bytes) -> Call | None:

@@ -448,8 +448,8 @@ class _Pair:
         more: tuple[dict[str, int], dict[str, int]],
     ) -> Difference:
         in_left, in_right = (max(0, count - number + 1) for count in self.counts)
-        found = _difference(self.connection, self.direction, number, left, right, fields)
-        return found._replace(left_over=in_left, right_over=in_right, more=more)
+        difference = _difference(self.connection, self.direction, number, left, right, fields)
+        return difference._replace(left_over=in_left, right_over=in_right, more=more)
 
     def _longer(self) -> tuple[int, dict[str, int]] | None:
         """Returns the side whose next records the other side lacks, and their names; None if they only differ."""

@@ -13,7 +13,6 @@ blocks of appends. A request does not refer to its reply, so that neither needs 
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
 _SEGMENTS: Final = ("segment", "segment_name", "parent_segment", "target", "source", "target_segment_id")
 _SEVERAL: Final = ("source_segment_ids", "sources")
-_HEADER: Final = struct.Struct(">ii").unpack_from
 OF_REPLIES: Final = frozenset({"latency", "failure", "status"})
 """The names of the filter language that a request takes from its reply."""
 _CONTEXT: Final = frozenset({"segment", "stream", "scope", "data"}) | OF_REPLIES
@@ -102,8 +100,7 @@ class Exchange:
         data = self.record.data
         if self.record.kind is not RecordKind.FRAME or len(data) < HEADER_BYTES:
             return None
-        code: int = _HEADER(data)[0]
-        return code
+        return int.from_bytes(data[:4], signed=True)
 
     @property
     def type_name(self) -> str | None:

@@ -15,9 +15,12 @@ from array import array
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from segstore.wire.codec import HEADER_BYTES
+from segstore.wire.schema import MAX_FRAME_BYTES
 from segstore.wire.trace.blocks import (
     MAGIC,
     MARK_BYTES,
+    RECORD_BYTES,
     Direction,
     Frames,
     Metadata,
@@ -52,12 +55,8 @@ SPARE_BYTES: Final = 1024 * 1024
 """Extra memory beyond a block, so that the bytes that fill it, and the bytes that come with them, stay contiguous."""
 _SAMPLED_BYTES: Final = 1024 * 1024
 """From this size of a block's data, its checksum covers a sample only; smaller blocks mean that there is no load."""
-_LONGEST_FRAME: Final = 0x00FF_FFFF
-_HEADER_BYTES: Final = 8
 LASTING_BYTES: Final = 64 * 1024
 """From this size, data that lasts is not copied: a view of less would keep much memory from being reused."""
-_RECORD_BYTES: Final = 26
-"""Size of a record's columns."""
 _RUN_BYTES: Final = 400
 """Size of the objects for a run of rows or a piece of data."""
 _MOST_OVERHEAD: Final = 2
@@ -146,7 +145,7 @@ class RecordWriter:
         self._directions.append(direction)
         self._kinds.append(kind)
         self._size += size
-        self._overhead += _RECORD_BYTES
+        self._overhead += RECORD_BYTES
         self._ends.append(self._size)
 
     def _time(self, ts_ns: int) -> None:
@@ -212,7 +211,7 @@ class TraceWriter:
         compress: bool = False,
         block_bytes: int = BLOCK_BYTES,
         flush_after_ns: int = FLUSH_AFTER_NS,
-        max_frame_bytes: int = _LONGEST_FRAME,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
         memory: Buffer | None = None,
         more: Callable[[], memoryview] | None = None,
         most_held_bytes: int | None = None,
@@ -226,7 +225,7 @@ class TraceWriter:
         self._redact = redact
         self._redact_codes = redact_codes if redact is not None else frozenset()
         self._looked_at = marked(self._redact_codes)
-        self._max_body = max_frame_bytes - _HEADER_BYTES
+        self._max_body = max_frame_bytes - HEADER_BYTES
         self._most_held_bytes = MOST_HELD_BYTES if most_held_bytes is None else most_held_bytes
         self._more = more
         self._use(memoryview(bytearray(block_bytes + SPARE_BYTES) if memory is None else memory))
@@ -242,14 +241,6 @@ class TraceWriter:
         self._views = 0
         """The number of parts of incomplete frames so far that were not copied."""
 
-    @property
-    def metadata(self) -> Metadata:
-        return self._records.metadata
-
-    @property
-    def mark(self) -> bytes:
-        return self._records.mark
-
     def start(self) -> bytes:
         """The metadata block."""
         return self._records.start()
@@ -262,7 +253,7 @@ class TraceWriter:
         size = -offset % page
         while 0 < size < self._start_bytes:
             size += page
-        return metadata_block(self.mark, self.metadata, size) if size else b""
+        return metadata_block(self._records.mark, self._records.metadata, size) if size else b""
 
     def _use(self, view: memoryview) -> None:
         """Uses other memory for what follows."""
@@ -418,22 +409,22 @@ class TraceWriter:
                 return self._continue(half, ts_ns, stream, source, at, lasting=lasting)
             self._bytes(ts_ns, stream, bytes(source[at:stop]))
             return stop
-        if stop - at >= _HEADER_BYTES:
+        if stop - at >= HEADER_BYTES:
             length: int = _read_length(source, at + 4)[0]
             if not 0 <= length <= self._max_body:
                 self._held[stream] = None
                 self._bytes(ts_ns, stream, bytes(source[at:stop]))
                 return stop
-            if _HEADER_BYTES + length <= stop - at:
-                self._frame(ts_ns, stream, (bytes(source[at : at + _HEADER_BYTES + length]),))
-                return at + _HEADER_BYTES + length
+            if HEADER_BYTES + length <= stop - at:
+                self._frame(ts_ns, stream, (bytes(source[at : at + HEADER_BYTES + length]),))
+                return at + HEADER_BYTES + length
         self._extend(stream, bytearray(), source, at, stop, lasting=lasting)
         return stop
 
     def _continue(self, half: _Half, ts_ns: int, stream: int, source: Buffer, at: int, *, lasting: bool) -> int:
         """Adds bytes to an incomplete frame; returns the position behind them."""
         stop = len(source)
-        if isinstance(half, bytearray) and (missing := _HEADER_BYTES - len(half)) > 0:
+        if isinstance(half, bytearray) and (missing := HEADER_BYTES - len(half)) > 0:
             half += source[at : at + missing]
             at += missing
             if at > stop:
@@ -443,7 +434,7 @@ class TraceWriter:
             self._held[stream] = None
             self._bytes(ts_ns, stream, b"".join((*_parts_of(half), source[at:stop])))
             return stop
-        missing = _HEADER_BYTES + length - _size_of(half)
+        missing = HEADER_BYTES + length - _size_of(half)
         half = self._extend(stream, half, source, at, min(stop, at + missing), lasting=lasting)
         if missing > stop - at:
             return stop

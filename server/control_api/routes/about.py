@@ -93,10 +93,6 @@ class _Counters:
     def __init__(self, controlled: Controlled) -> None:
         self._controlled = controlled
 
-    def describe(self) -> list[Any]:
-        """Returns nothing, so that registration does not collect."""
-        return []
-
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 

@@ -16,7 +16,6 @@ from fastapi import APIRouter, Path, Query
 
 from segstore.server.control_api.controlled import Controlled, Here, faults_of, faults_with
 from segstore.server.control_api.models import (
-    ActiveToxic,
     ActiveToxics,
     Added,
     DecisionInfo,
@@ -161,8 +160,7 @@ toxics = APIRouter(prefix="/v1/toxics", tags=["faults"])
 
 @toxics.get("", summary="Toxics and the connections that have them")
 async def list_toxics(controlled: Here) -> ActiveToxics:
-    tallies = faults_of(controlled).toxics.tallies()
-    return ActiveToxics(toxics=[ActiveToxic(**msgspec.structs.asdict(tally)) for tally in tallies])
+    return ActiveToxics(toxics=faults_of(controlled).toxics.tallies())
 
 
 @toxics.post("", summary="Add a toxic", status_code=201)

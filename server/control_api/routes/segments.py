@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from heapq import nsmallest
+from itertools import accumulate
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Query, Response
@@ -16,6 +18,8 @@ from segstore.wire.names import is_index
 
 _Name = Annotated[str, Path(max_length=65_535, description="The segment's full name; `#` is written `%23`.")]
 _MOST_READ: Final = 8 * 1024 * 1024
+_MOST_CHARACTERS: Final = 256 * 1024
+"""Characters of the names on a page, unless one name is longer."""
 _BYTES: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": "The bytes",
@@ -44,14 +48,14 @@ async def list_segments(
             total += 1
             if listed > after:
                 later.append(segment)
-    page = [
-        shown_segment.name for shown_segment in nsmallest(limit + 1, later, key=lambda segment: shown(segment.name))
-    ]
-    places = [_find(controlled, name) for name in page[:limit]]
+    names = [segment.name for segment in nsmallest(limit + 1, later, key=lambda segment: shown(segment.name))]
+    fitting = bisect(list(accumulate(map(len, names))), _MOST_CHARACTERS)
+    page = names[: max(1, min(limit, fitting))]
+    places = [_find(controlled, name) for name in page]
     return AllSegments(
         total=total,
         segments=[_summary(*place) for place in places if place is not None],  # it may have been deleted meanwhile
-        next=shown(page[limit - 1]) if len(page) > limit else None,
+        next=shown(page[-1]) if len(names) > len(page) else None,
     )
 
 

@@ -13,12 +13,12 @@ from uuid import UUID
 
 from fastapi import APIRouter, Path
 
-from segstore.server.connection import WriterCount
-from segstore.server.control_api.controlled import Here
+from segstore.server.control_api.controlled import Controlled, Here
 from segstore.server.control_api.models import StreamStats, WriterName, WriterNamesPage, WriterTotals
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.control_api.routes import NAME
-from segstore.server.control_api.writer_names import TooManyNames
+from segstore.server.control_api.writer_names import MOST_NAMES
+from segstore.server.store import Segment
 from segstore.wire.names import is_index, parent_of, stream_of
 
 _AT_ONCE = 20_000
@@ -36,11 +36,8 @@ async def stream_stats(
     controller = controlled.controller()
     if not own and (controller is None or controller.state.find_stream(scope, stream) is None):
         raise ApiProblem(404, f"there is no stream {scope}/{stream}", "path")
-    writers = _Sums()
-    for segment in own:
-        counts = controlled.counts.of(segment.name)
-        await controlled.names.find(segment.name, counts)
-        await writers.add(counts)
+    sums = await _sums(controlled, own)
+    listed = nsmallest(_MOST_WRITERS, sums, key=lambda key: (isinstance(key, bytes), key))
     return StreamStats(
         scope=scope,
         stream=stream,
@@ -48,22 +45,22 @@ async def stream_stats(
         open_segments=sum(not segment.sealed for segment in own),
         events=sum(segment.event_count or 0 for segment in own),
         bytes=sum(segment.length - segment.start_offset for segment in own),
-        writers=writers.first(),
-        writer_count=len(writers),
+        writers=[_totals(key, *sums[key]) for key in listed],
+        writer_count=len(sums),
         uncounted=controlled.counts.uncounted,
     )
 
 
 @router.get("/writers", tags=["writers"], summary="Registered writer names")
 async def list_writers(controlled: Here) -> WriterNamesPage:
-    return WriterNamesPage(names=list(controlled.names), limit=controlled.names.max_names)
+    return WriterNamesPage(names=list(controlled.names), limit=MOST_NAMES)
 
 
 @router.post("/writers", tags=["writers"], summary="Register a writer name", status_code=201)
 async def register_writer(controlled: Here, writer: WriterName) -> WriterName:
     try:
         controlled.names.add(writer.name)
-    except TooManyNames as error:
+    except ValueError as error:
         raise ApiProblem(409, str(error), "body.name") from error
     return writer
 
@@ -75,36 +72,27 @@ async def remove_writer(controlled: Here, name: Annotated[str, Path(max_length=2
     controlled.names.remove(name, list(controlled.counts.all()))
 
 
-class _Sums:
-    """Sums per writer name, or per id if the name is unknown: segments, connections, events, bytes."""
+async def _sums(controlled: Controlled, segments: list[Segment]) -> dict[str | bytes, list[int]]:
+    """Returns the sums of writers, by name, or by id if the name is unknown: segments, connections, events, bytes.
 
-    def __init__(self) -> None:
-        self._sums: dict[str | bytes, list[int]] = {}
-
-    def __len__(self) -> int:
-        return len(self._sums)
-
-    async def add(self, counts: dict[bytes, WriterCount]) -> None:
-        """Adds the counts of one segment. Yields to the loop regularly."""
+    Yields to the loop regularly.
+    """
+    sums: dict[str | bytes, list[int]] = {}
+    for segment in segments:
+        counts = controlled.counts.of(segment.name)
+        await controlled.names.find(segment.name, counts)
         for done, (id_bytes, count) in enumerate(list(counts.items()), 1):
-            sums = self._sums.setdefault(id_bytes if count.name is None else count.name, [0, 0, 0, 0])
-            sums[0] += 1
-            sums[1] += count.connected
-            sums[2] += count.events
-            sums[3] += count.bytes
+            total = sums.setdefault(id_bytes if count.name is None else count.name, [0, 0, 0, 0])
+            for at, number in enumerate((1, count.connected, count.events, count.bytes)):
+                total[at] += number
             if done % _AT_ONCE == 0:
                 await asyncio.sleep(0)
+    return sums
 
-    def first(self) -> list[WriterTotals]:
-        """Returns the first sums, by name and then by id, up to the limit of a response."""
-        return [
-            self._totals(key) for key in nsmallest(_MOST_WRITERS, self._sums, key=lambda key: (type(key) is bytes, key))
-        ]
 
-    def _totals(self, key: str | bytes) -> WriterTotals:
-        segments, connected, events, size = self._sums[key]
-        name, writer_id = (key, None) if isinstance(key, str) else (None, UUID(bytes=key))
-        return WriterTotals(name=name, id=writer_id, segments=segments, connected=connected, events=events, bytes=size)
+def _totals(key: str | bytes, segments: int, connected: int, events: int, size: int) -> WriterTotals:
+    name, writer_id = (key, None) if isinstance(key, str) else (None, UUID(bytes=key))
+    return WriterTotals(name=name, id=writer_id, segments=segments, connected=connected, events=events, bytes=size)
 
 
 def _is_own(segment: str, stream: str) -> bool:

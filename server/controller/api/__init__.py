@@ -5,7 +5,6 @@ from segstore.server.controller.api.answers import answer, with_status
 from segstore.server.controller.api.auth import Accounts, Authority
 from segstore.server.controller.api.caller import SCOPES, Caller, scope_resource, stream_resource, user_resource
 from segstore.server.controller.api.calls import Calls, sent_metadata
-from segstore.server.controller.api.executing import Executor
 from segstore.server.controller.api.forwarding import (
     MOST_MESSAGE,
     RAW,
@@ -28,7 +27,6 @@ __all__ = [
     "Calls",
     "CallsInFlight",
     "ControllerServer",
-    "Executor",
     "ForwardingServer",
     "Handler",
     "NotForwarded",

@@ -11,8 +11,7 @@ With a signing key, delegation tokens are issued: JWTs signed with HS512, with `
 Without a key, tokens are "".
 
 Invariants: passwords, tokens and lines of the file appear in no `repr`, error or log. Passwords are hashed in a thread,
-one at a time, and a check takes the same time for unknown users. Follows `PasswordAuthHandler`, `GrpcAuthHelper` and
-`JsonWebToken`.
+and a check takes the same time for unknown users. Follows `PasswordAuthHandler`, `GrpcAuthHelper` and `JsonWebToken`.
 """
 
 from __future__ import annotations

@@ -39,6 +39,12 @@ def sent_metadata(context: Any) -> list[tuple[str, str | bytes]]:
     return [(key, value) for key, value in context.invocation_metadata() or () if not key.startswith(_OF_TRANSPORT)]
 
 
+async def end_call(context: Any, code: grpc.StatusCode, why: str, *trailing: tuple[str, str]) -> NoReturn:
+    """Ends a call with a status code and trailing metadata."""
+    await context.abort(code, why, trailing)
+    raise AssertionError("abort raises")
+
+
 class Calls:
     """Observes the calls of one server. recorder, faults: return the current recorder and rules, or None."""
 
@@ -174,13 +180,11 @@ class _Ruled:
 
     async def _replaced(self, action: Status | Answer, name: str, answer: bytes) -> bytes:
         if isinstance(action, Status):
-            await self._context.abort(grpc.StatusCode[action.status], action.details or f"fault rule {name!r}")
-            raise AssertionError("abort raises")
+            await end_call(self._context, grpc.StatusCode[action.status], action.details or f"fault rule {name!r}")
         try:
             return action.message(self._rpc, answer)
         except ValueError as error:
-            await self._context.abort(grpc.StatusCode.INTERNAL, f"fault rule {name!r}: {error}")
-            raise AssertionError("abort raises") from error
+            await end_call(self._context, grpc.StatusCode.INTERNAL, f"fault rule {name!r}: {error}")
 
     async def _wait(self, wait: Wait | None) -> None:
         if not wait:

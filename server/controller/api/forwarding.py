@@ -19,9 +19,9 @@ from typing import Any, Final, Self
 
 import grpc
 
-from segstore.server.controller.api.calls import Behaviour, Calls, as_texts, sent_metadata
-from segstore.server.controller.api.in_flight import NOT_SENT, CallsInFlight, Handler, end_call, trailing_of
-from segstore.server.controller.api.server import bounds
+from segstore.server.controller.api.calls import Behaviour, Calls, as_texts, end_call, sent_metadata
+from segstore.server.controller.api.in_flight import NOT_SENT, CallsInFlight, Handler, trailing_of
+from segstore.server.controller.api.server import ControllerServer, bounds
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
@@ -104,7 +104,7 @@ class NotForwarded(Exception):
 class ForwardingServer(Handler):
     """The controller's port in one process.
 
-    `local` has the controller's handlers while this process leads; `leader` returns the leader's address otherwise.
+    `local` is the controller while this process leads; `leader` returns the leader's address otherwise.
     `calls` sees all calls that arrive here.
     """
 
@@ -117,7 +117,7 @@ class ForwardingServer(Handler):
         trust_network: bool = False,
         calls: Calls | None = None,
     ) -> None:
-        self.local: grpc.GenericRpcHandler[Any, Any] | None = None
+        self.local: ControllerServer | None = None
         self.leader = leader
         self.calls = calls
         self._in_flight = CallsInFlight(self, *bounds(config), calls=calls)
@@ -147,7 +147,7 @@ class ForwardingServer(Handler):
         offered = self._offered.get(method)
         if self.local is not None:
             if offered is None:
-                return self.local.service(handler_call_details)
+                return self.local.handlers.service(handler_call_details)
             return grpc.unary_unary_rpc_method_handler(offered)
         if offered is None and method not in self._methods:
             return None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import grpc
 
-from segstore.server.controller.api.calls import Calls
+from segstore.server.controller.api.calls import Calls, end_call
 from segstore.server.controller.errors import Interrupted
 from segstore.server.net import AddressInUse, CannotListen, TlsFiles, most_connections
 from segstore.wire.controller_api import OUTCOME_UNKNOWN, SERVICE
@@ -49,12 +49,6 @@ if TYPE_CHECKING:
     Handler = grpc.GenericRpcHandler[Any, Any]
 else:
     Handler = grpc.GenericRpcHandler  # not generic at run time
-
-
-async def end_call(context: Any, code: grpc.StatusCode, why: str, *trailing: tuple[str, str]) -> NoReturn:
-    """Ends a call with a status code and trailing metadata."""
-    await context.abort(code, why, trailing)
-    raise AssertionError("abort raises")
 
 
 async def end_interrupted(context: Any) -> NoReturn:
@@ -96,7 +90,7 @@ class CallsInFlight(Handler):
             await asyncio.shield(starting)
         except BaseException:  # the server would outlive the event loop
             if starting is not None:
-                await starting
+                await asyncio.wait({starting})
             await self.server.stop(None)
             raise
 

@@ -1,7 +1,8 @@
-"""The controller's gRPC server on asyncio, with optional TLS and basic authentication.
+"""A served controller: executes its calls, for gRPC and for REST, and runs its due timers.
 
-Invariants: while it is open, one task runs the due timers; after `aclose`, which can be called twice, no task and no
-socket is left.
+Invariants: the requests in flight take bounded memory. A call is answered only when all changes before it are durable.
+Started work is completed even if its caller disconnects, as in Pravega. While the server is open, one task runs the due
+timers; after `aclose`, which can be called twice, no task and no socket is left.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError, Message
@@ -18,13 +19,12 @@ from google.protobuf.message import DecodeError, Message
 from segstore.server.controller.api.answers import answer, with_status
 from segstore.server.controller.api.auth import Authority
 from segstore.server.controller.api.caller import Caller
-from segstore.server.controller.api.calls import Calls
-from segstore.server.controller.api.executing import Executor
-from segstore.server.controller.api.in_flight import CallsInFlight, end_call, end_interrupted
+from segstore.server.controller.api.calls import Calls, end_call
+from segstore.server.controller.api.in_flight import CallsInFlight, end_interrupted
 from segstore.server.controller.api.service import serve
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.controller import Controller
-from segstore.server.controller.errors import ControllerError, Interrupted
+from segstore.server.controller.errors import ControllerClosed, ControllerError, Interrupted, RequestsTooLarge
 from segstore.server.durable import JournalFailed
 from segstore.server.net import TlsFiles
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
@@ -32,9 +32,20 @@ from segstore.wire.endpoint import Endpoint
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 _STREAMS_MAX: Final = 1_024
 """Maximum number of calls in flight per connection, including calls whose request has not arrived: gRPC needs 20 KB per
 call. It refuses further calls, and more than 1,000 at once."""
+_ENDING_S: Final = 1.0
+"""How long interrupted calls may wait until their changes are durable."""
+_HELD_MAX_BYTES: Final = 128 << 20
+"""Maximum total size of the requests in flight."""
+_GROWING: Final = {
+    *("createScope", "createStream", "updateStream", "scale", "createKeyValueTable", "createTransaction"),
+    *("createReaderGroup", "updateReaderGroup", "updateSubscriberStreamCut", "noteTimestampFromWriter"),
+}
+"""Methods that are refused when memory is full."""
 _REQUEST_MAX_BYTES: Final = 1 << 20
 _SEGMENT_BYTES: Final = 128
 """Room in a request for each segment of a stream. A cut that spans several epochs names more than that."""
@@ -49,9 +60,12 @@ def bounds(config: ControllerConfig) -> tuple[tuple[str, int], ...]:
 
 
 class ControllerServer:
-    """A served controller, for calls that are passed to `handlers`, or with a socket of its own (`start`).
+    """A served controller, for calls that are passed to it, or with a socket of its own (`start`).
 
-    `executor` executes its calls; `handlers` are the gRPC handlers of its methods.
+    Attributes:
+        controller: the controller.
+        served: its gRPC methods by their names on the wire.
+        handlers: the gRPC handlers of these methods.
     """
 
     def __init__(
@@ -66,8 +80,13 @@ class ControllerServer:
         returns when all changes are durable; calls are answered only then, with UNAVAILABLE if it raises
         `JournalFailed`. None: no durability.
         """
-        served = serve(controller, servers or (lambda: (self.endpoint,)))
-        self.executor = Executor(controller, authority or Authority(), served, settled)
+        self.controller = controller
+        self.served = serve(controller, servers or (lambda: (self.endpoint,)))
+        self._authority = authority or Authority()
+        self._settled = settled
+        self._work: set[asyncio.Task[Any]] = set()
+        self._held_bytes = 0
+        self._closed = False
         self.handlers = grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -126,7 +145,11 @@ class ControllerServer:
             await asyncio.gather(keeper, return_exceptions=True)
         if self._in_flight is not None:
             await self._in_flight.stop(grace_s)
-        await self.executor.aclose()
+        self._closed = True
+        if cancelled := self._cancelled():
+            await asyncio.wait(cancelled, timeout=_ENDING_S)
+            self._cancelled()  # the rest waits for its changes to become durable
+            await asyncio.gather(*cancelled, return_exceptions=True)
 
     async def interrupt(self) -> None:
         """Cancels the work of calls in flight and of timers; callers get UNAVAILABLE, as when the server stops."""
@@ -138,10 +161,17 @@ class ControllerServer:
         keeper.cancel()
         try:
             await asyncio.gather(keeper, return_exceptions=True)
-            await self.executor.interrupt()
+            while self._work:
+                await asyncio.gather(*self._cancelled(), return_exceptions=True)
         finally:
             if self._keeper is keeper:  # not closed meanwhile
                 self._keeper = asyncio.create_task(self._keep(), name=keeper.get_name())
+
+    def _cancelled(self) -> tuple[asyncio.Task[Any], ...]:
+        """Cancels the work of the calls in flight and returns it."""
+        for work in self._work:
+            work.cancel()
+        return tuple(self._work)
 
     async def __aenter__(self) -> Self:
         return self
@@ -150,7 +180,7 @@ class ControllerServer:
         await self.aclose()
 
     async def _keep(self) -> None:
-        controller = self.executor.controller
+        controller = self.controller
         while True:
             due_ms = controller.core.next_due_ms()
             wait_s = None if due_ms is None else max(due_ms - controller.now_ms(), 0) / 1000
@@ -160,8 +190,61 @@ class ControllerServer:
             except TimeoutError:
                 await controller.run_due()
 
+    async def execute(
+        self,
+        name: str,
+        asked: bytes,
+        authorization: str | None,
+        prepare: Callable[[bytes, Caller], Callable[[], Awaitable[T]]],
+    ) -> T:
+        """Executes a call and returns its result.
+
+        name: the method. asked: the request. authorization: the credentials in it, if any.
+        prepare: parses the request and returns the work. Raises ControllerError, JournalFailed, and the errors of
+        `prepare` and the work.
+        """
+        size = len(asked)
+        work: asyncio.Task[T] | None = None
+        gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._held_bytes + size > _HELD_MAX_BYTES:
+            raise RequestsTooLarge
+        self._held_bytes += size
+        try:
+            caller = Caller(self._authority, await self._authority.principal(authorization), gone)
+            if self._closed:
+                raise ControllerClosed
+            if name in _GROWING:
+                self.controller.core.memory.check(size)
+            work = asyncio.create_task(self._settle(prepare(asked, caller)), name=f"{name} of a controller")
+            self._work.add(work)
+            work.add_done_callback(self._work.discard)
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # There are three cases: the caller gave up before its work began, or later, or the work was interrupted.
+            if work is None:
+                raise
+            if not work.cancelled():
+                gone.set_result(None)
+                work.add_done_callback(_abandoned)
+                raise
+            raise Interrupted from None
+        finally:
+            self._held_bytes -= size
+            del work  # which has the error, whose traceback has this frame
+
+    async def _settle(self, work: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await work()
+        finally:  # a refusal reveals state, too
+            await self.settled()
+
+    async def settled(self) -> None:
+        """Returns when all changes are durable. Raises JournalFailed."""
+        if self._settled is not None:
+            await self._settled()
+
     def _handler(self, name: str, method: Method) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        serve_one = self.executor.served[name]
+        serve_one = self.served[name]
 
         async def perform(request: Message, caller: Caller) -> bytes:
             response: Message | None = await serve_one(request, caller)
@@ -174,10 +257,8 @@ class ControllerServer:
         async def handle(asked: bytes, context: Any) -> bytes:
             metadata = context.invocation_metadata() or ()
             authorization = next((str(value) for key, value in metadata if key == "authorization"), None)
-            execution = self.executor.execute(name, asked, authorization, prepare)
-            del asked  # it may be large, and is not needed any more
             try:
-                return await execution
+                return await self.execute(name, asked, authorization, prepare)
             except DecodeError:
                 await end_call(
                     context, grpc.StatusCode.INTERNAL, f"the request is not a {method.request.DESCRIPTOR.name}"
@@ -194,3 +275,10 @@ class ControllerServer:
                 await end_call(context, code, error.message)
 
         return handle
+
+
+def _abandoned(work: asyncio.Task[Any]) -> None:
+    """Retrieves the error of a work whose caller has gone, and logs an unexpected error."""
+    error = None if work.cancelled() else work.exception()
+    if error is not None and not isinstance(error, ControllerError | JournalFailed):
+        _log.error("unexpected error in %s, whose caller has gone: %.200r", work.get_name(), error)

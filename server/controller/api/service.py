@@ -321,10 +321,7 @@ class _Service:
     ) -> m.ListCompletedTxnResponse:
         """Returns an empty list for an unknown stream."""
         scope, stream = caller.stream(request.streamInfo, READ)
-        try:
-            completed = self._transactions.completed(scope, stream)
-        except NotFound:
-            completed = {}
+        completed = self._transactions.completed(scope, stream) if self._streams.exists(scope, stream) else {}
         return m.ListCompletedTxnResponse(
             response=[
                 m.TxnResponse(

@@ -164,8 +164,8 @@ class StateMemory:
     def __init__(self, account: MemoryAccount, state: State) -> None:
         self.account = account
         self._state = state
-        self._charged: dict[tuple[str, str, str], int] = {}
-        self._measured_again_at: dict[tuple[str, str, str], int] = {}
+        self._charged: dict[tuple[str, str, str], tuple[int, int]] = {}
+        """The charge of each object, and the charge at which it is measured again."""
         for scope, held in state.scopes.items():
             self._charge(("scopes", scope, ""), 0)
             for kind in ("streams", "reader_groups", "tables"):
@@ -177,7 +177,9 @@ class StateMemory:
 
     def release(self) -> None:
         """Releases all charged memory, because the state is about to be replaced."""
-        self.account.charge(-sum(self._charged.values()) - sum(map(name_bytes, self._state.numbers)))
+        self.account.charge(
+            -sum(charge for charge, _ in self._charged.values()) - sum(map(name_bytes, self._state.numbers))
+        )
 
     def check(self, request_bytes: int) -> None:
         """Raises `MemoryFull` for a request that would make the state grow beyond the limit."""
@@ -207,15 +209,14 @@ class StateMemory:
         kind, scope, name = key
         held = self._state.scopes.get(scope)
         thing = held if held is None or kind == "scopes" else getattr(held, kind).get(name)
-        before = self._charged.pop(key, 0)
+        before, again_at = self._charged.pop(key, (0, 0))
         if thing is None:
-            self._measured_again_at.pop(key, None)
             self.account.charge(-before)
             return
         now = before + size
-        if now >= self._measured_again_at.get(key, 0):
+        if now >= again_at:
             encoded = b"" if kind == "scopes" else _ENCODER.encode(thing)
             now = _OBJECT_BYTES + _FACTOR * (len(encoded) + len(name))
-            self._measured_again_at[key] = 2 * now + _SLACK_BYTES
-        self._charged[key] = now
+            again_at = 2 * now + _SLACK_BYTES
+        self._charged[key] = now, again_at
         self.account.charge(now - before)

@@ -258,8 +258,9 @@ def cut_span(epochs: Sequence[Epoch], cut: Mapping[int, int]) -> Span:
     return span
 
 
-def is_at_or_after(cut: Mapping[int, int], span: Span, other: Mapping[int, int], other_span: Span) -> bool:
-    """Whether no part of `cut` is before `other`."""
+def is_at_or_after(epochs: Sequence[Epoch], cut: Mapping[int, int], other: Mapping[int, int]) -> bool:
+    """Whether no part of `cut` is before `other`; both must be valid."""
+    span, other_span = cut_span(epochs, cut), cut_span(epochs, other)
     return not any(
         span[segment] < other_span[earlier] or (segment.id == earlier.id and cut[segment.id] < other[earlier.id])
         for segment, earlier in _overlaps(span, other_span)
@@ -287,7 +288,7 @@ def between(epochs: Sequence[Epoch], start: Mapping[int, int], end: Mapping[int,
     start_span = cut_span(epochs, start) if start else dict.fromkeys(epochs[0].segments, 0)
     last = epochs[-1]
     end_span = cut_span(epochs, end) if end else dict.fromkeys(last.segments, last.number)
-    if start and end and not is_at_or_after(end, end_span, start, start_span):
+    if start and end and not is_at_or_after(epochs, end, start):
         raise ValueError("the second stream cut lies before the first")
     touched = epochs[min(start_span.values()) : max(end_span.values()) + 1]
     segments = {segment.id: segment for segment in touched[0].segments}

@@ -136,14 +136,10 @@ class StreamDeleted(StreamOperation, frozen=True):
 
 
 class ScaleStarted(_StreamChange, frozen=True):
-    """The segments in `sealed` of the current epoch will be replaced at `due_ms`."""
-
-    sealed: tuple[int, ...]
-    ranges: tuple[KeyRange, ...]
-    due_ms: int
+    scale: Scale
 
     def change(self, stream: Stream) -> None:
-        stream.scale = Scale(stream.current.number, self.sealed, self.ranges, self.due_ms)
+        stream.scale = self.scale
 
 
 class ScaleFinished(_StreamChange, frozen=True):

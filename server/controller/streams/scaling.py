@@ -113,7 +113,8 @@ class Scaling:
 
     def _begin(self, stream: Stream, sealed: tuple[int, ...], ranges: tuple[KeyRange, ...]) -> None:
         due_ms = self._core.now_ms() + self._core.config.scale_delay_ms
-        self._core.record(op.ScaleStarted(stream.scope, stream.name, sealed, ranges, due_ms))
+        scale = Scale(stream.current.number, sealed, ranges, due_ms)
+        self._core.record(op.ScaleStarted(stream.scope, stream.name, scale))
 
     async def _finish_or_retry(self, stream: Stream) -> None:
         """Executes the scale if it is due. A timer is set first, so that work that fails or is cancelled is completed

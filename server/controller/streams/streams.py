@@ -260,10 +260,8 @@ class Streams:
             raise errors.InvalidArgument("the stream cut is empty")
         if (why := _why_invalid(stream, cut)) is not None:
             raise errors.InvalidStreamCut(stream.full_name, why)
-        if earlier:
-            span, earlier_span = history.cut_span(stream.epochs, cut), history.cut_span(stream.epochs, earlier)
-            if not history.is_at_or_after(cut, span, earlier, earlier_span):
-                raise errors.InvalidStreamCut(stream.full_name, "it lies before the last one")
+        if earlier and not history.is_at_or_after(stream.epochs, cut, earlier):
+            raise errors.InvalidStreamCut(stream.full_name, "it lies before the last one")
 
     def _unsealed(self, scope: str, name: str) -> Stream:
         stream = self._core.state.stream(scope, name)

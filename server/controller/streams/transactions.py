@@ -54,11 +54,6 @@ _MERGED_AT_ONCE: Final = 100
 """`CommitRequestHandler.MAX_TRANSACTION_COMMIT_BATCH_SIZE`."""
 
 
-def _opening(transaction: UUID) -> int:
-    """Returns the sort key for the order in which transactions were opened."""
-    return transaction.int & (1 << 96) - 1
-
-
 class Transactions:
     def __init__(self, core: Core, writers: Writers) -> None:
         self._core = core
@@ -89,7 +84,7 @@ class Transactions:
             must_end_ms = now_ms + min(_LEASES_MAX * lease_ms, core.config.max_transaction_ms)
             opened = Transaction(TransactionStatus.OPEN, now_ms, self._lease_end(lease_ms), must_end_ms)
             core.record(op.TransactionSet(scope, name, identifier, opened))
-            self._watch(stream, identifier)
+            self.watch(stream, identifier)
         return identifier, segments
 
     def ping(self, scope: str, stream: str, identifier: UUID, lease_ms: int) -> TransactionStatus | None:
@@ -119,7 +114,8 @@ class Transactions:
         """Returns the latest ended transactions of a stream with their outcomes, in the order of their opening."""
         stream = self._core.state.stream(scope, name)
         last = islice(reversed(stream.completed), self._core.config.completed_listed)
-        return {identifier: stream.completed[identifier].status for identifier in sorted(last, key=_opening)}
+        opened = sorted(last, key=lambda identifier: identifier.int & (1 << 96) - 1)
+        return {identifier: stream.completed[identifier].status for identifier in opened}
 
     async def commit(self, scope: str, name: str, identifier: UUID, writer: str = "", timestamp: int = 0) -> None:
         """Requests a commit; without a configured delay it is complete at return."""
@@ -177,11 +173,6 @@ class Transactions:
         ]
         await self._end(stream, due)
 
-    def watch_all(self, stream: Stream) -> None:
-        """Sets the timers of all transactions, of a state that was read."""
-        for identifier in stream.transactions:
-            self._watch(stream, identifier)
-
     def _set(self, stream: Stream, identifier: UUID, **changes: Any) -> None:
         changed = replace(stream.transactions[identifier], **changes)
         self._core.record(op.TransactionSet(stream.scope, stream.name, identifier, changed))
@@ -206,7 +197,7 @@ class Transactions:
     async def _end_or_retry(self, stream: Stream, identifier: UUID) -> None:
         core = self._core
         transaction = stream.transactions[identifier]
-        self._watch(stream, identifier)
+        self.watch(stream, identifier)
         if transaction.status is TransactionStatus.OPEN or transaction.due_ms > core.now_ms():
             return
         try:
@@ -294,7 +285,7 @@ class Transactions:
             return transaction.lease_until_ms + self._core.config.slack_ms
         return transaction.due_ms
 
-    def _watch(self, stream: Stream, identifier: UUID) -> None:
+    def watch(self, stream: Stream, identifier: UUID) -> None:
         """Sets a timer for the end of the lease, or for a requested commit or abort; if that is due now, for a retry.
 
         The timer is set before the work starts, so that work that fails or is cancelled is completed later.

@@ -7,8 +7,8 @@ tokens, although each page has one (the last key), and is resumed by range.
 
 Source: `KeyHasher`, `TableIterator`, the two `IteratorStateImpl` and `PravegaRequestProcessor`. Refused: a
 malformed token closes the connection (`Unmapped`), a token with an impossible hash is an `IllegalArgument`.
-Deliberate difference: the reference also visits hashes of removed keys until its background indexer has seen the
-removal, so its last token can name a removed key; here tokens name existing keys.
+Deliberate differences: the reference also visits hashes of removed keys until its background indexer has seen the
+removal, so its last token can name a removed key; here tokens name existing keys. Tokens have no other form here.
 """
 
 from __future__ import annotations

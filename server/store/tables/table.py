@@ -95,13 +95,6 @@ class TableWrite(NamedTuple):
     forgotten: tuple[bytes, ...]
 
 
-class TableInfo(NamedTuple):
-    start_offset: int
-    length: int
-    entry_count: int
-    key_length: int
-
-
 class TableSegment:
     """The table in one segment. `log`: the segment's bytes, at first without entries.
 
@@ -128,8 +121,9 @@ class TableSegment:
     def is_fixed_key(self) -> bool:
         return self.key_length > 0
 
-    def info(self) -> TableInfo:
-        return TableInfo(self.log.start_offset, self.log.length, len(self._index), self.key_length)
+    def info(self) -> tuple[int, int, int, int]:
+        """Returns the log's start offset and length, the number of entries, and the key length."""
+        return self.log.start_offset, self.log.length, len(self._index), self.key_length
 
     def check_delete(self, must_be_empty: bool) -> None:
         """Raises `Unsupported` or `TableNotEmpty` if the table may not be deleted."""

@@ -22,6 +22,12 @@ def test_names_are_taken_in_any_case_and_sparks_own_are_let_through() -> None:
     assert (read.limit.number, read.limit.events, read.start, read.fail_on_data_loss) == (7, True, "tail", False)
 
 
+def test_kafkas_names_stand_for_these() -> None:
+    kafka = {"startingOffsets": "earliest", "endingTimestamp": "1700000000000", "maxOffsetsPerTrigger": "7"}
+    own = {"from": "head", "to": "2023-11-14T23:13:20+01:00", "maxEventsPerTrigger": "7"}
+    assert read_stream_options(NEEDED | kafka) == read_stream_options(NEEDED | own)
+
+
 def test_settings_of_the_client_go_with_them() -> None:
     given = {
         "user": "ann",
@@ -49,6 +55,7 @@ def test_settings_of_the_client_go_with_them() -> None:
         ({"minBytesPerTrigger": "1", "minEventsPerTrigger": "1"}, "minEventsPerTrigger", "only one of"),
         ({"minEventsPerTrigger": "9", "maxEventsPerTrigger": "7"}, "minEventsPerTrigger", "9, above the limit of 7"),
         ({"from": "2024-01-01T00:00"}, "from", "from: .* has no time zone"),
+        ({"from": "tail", "startingOffsets": "latest"}, "startingOffsets", "from under another name"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay", "a duration such as 500ms, 30s or 15m"),
         ({"maxBytesPerTrigger": "-1"}, "maxBytesPerTrigger", "whole numbers from 1 to"),
         ({"failOnDataLoss": "perhaps"}, "failOnDataLoss", "true or false"),

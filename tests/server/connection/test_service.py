@@ -44,6 +44,7 @@ from segstore.wire import (
     UpdateTableEntries,
     WrongHost,
 )
+from segstore.wire.commands import ChunkInfo, FlushToStorage, ListStorageChunks, StorageChunksListed, StorageFlushed
 from tests.looped import looped
 from tests.server.support import SEGMENT, Desk, FakeClock, append, create, make_service, read, set_up
 
@@ -318,7 +319,7 @@ def test_requests_that_name_too_many_keys_are_refused_and_change_nothing() -> No
         (refused,) = desk.ask(request)
         assert isinstance(refused, ErrorMessage)
         assert "4 keys, but at most 3 are allowed" in refused.message
-    assert desk.service.store.table("table").info().entry_count == 0
+    assert desk.service.store.table("table").info()[2] == 0
     assert not desk.service.store.segment("table").sealed
     (updated,) = desk.ask(UpdateTableEntries(2, "table", "", TableEntries(tuple(entries[:3]))))
     assert isinstance(updated, TableEntriesUpdated)
@@ -341,3 +342,15 @@ def test_a_page_of_a_table_ends_where_it_has_enough_entries_and_goes_on_there() 
         found += [bytes(key.data) for key in page.keys]
         token = bytes(page.continuation_token)
     assert sorted(found) == sorted(b"%d" % each for each in range(count))
+
+
+def test_the_admins_requests_know_containers_and_segments(writer: Desk) -> None:
+    writer.ask(append(1))
+    service, size = writer.service, writer.service.store.segment(SEGMENT).length
+    for offset, chunks in ((0, (ChunkInfo(size, 0, 0, SEGMENT, False),)), (size, ())):
+        service.store.truncate_segment(SEGMENT, offset)
+        asked = Desk(service, admin=True).ask(ListStorageChunks(SEGMENT, "", 5), FlushToStorage(0, "", 6))
+        assert asked == [StorageChunksListed(5, chunks), StorageFlushed(6)]
+    for request in (ListStorageChunks("no/such/0", "", 5), FlushToStorage(77, "", 6)):
+        desk = Desk(service, admin=True)
+        assert (desk.ask(request), desk.session.ended) == ([], True)

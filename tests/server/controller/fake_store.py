@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
-from segstore.server.controller import Endpoint, ScalingPolicy, SegmentAdmin, SegmentStoreFailed
+from segstore.server.controller import ScalingPolicy, SegmentAdmin, SegmentStoreFailed
 from segstore.server.controller.segment_admin import Load
 from segstore.wire import Command
+from segstore.wire.endpoint import Endpoint
 
 
 class FakeStore(SegmentAdmin):

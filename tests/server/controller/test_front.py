@@ -10,10 +10,11 @@ from typing import Any
 import grpc
 import pytest
 
-from segstore.server.controller import ControllerServer, Endpoint
+from segstore.server.controller import ControllerServer
 from segstore.server.tap.controller_front import ControllerFront
 from segstore.wire.controller_api import METHODS, SERVICE
 from segstore.wire.controller_api import messages as m
+from segstore.wire.endpoint import Endpoint
 from tests.looped import looped
 from tests.server.controller.calls import Client
 from tests.server.controller.conftest import World

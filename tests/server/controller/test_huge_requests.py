@@ -153,7 +153,7 @@ async def test_requests_in_flight_that_are_too_large_together_are_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = [group(f"g{at}", startingStreamCuts=[cut(2 * MOST, 2**60)]) for at in range(10)]
-    monkeypatch.setattr("segstore.server.controller.api.executing._HELD_MAX_BYTES", 5 * large[-1].ByteSize())
+    monkeypatch.setattr("segstore.server.controller.api.server._HELD_MAX_BYTES", 5 * large[-1].ByteSize())
     async with (
         await ControllerServer.start(world.controller) as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
@@ -173,7 +173,7 @@ async def test_requests_in_flight_that_are_too_large_together_are_refused(
 async def test_a_server_that_closes_ends_work_that_waits_for_what_never_becomes_durable(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segstore.server.controller.api.executing._ENDING_S", 0.01)
+    monkeypatch.setattr("segstore.server.controller.api.server._ENDING_S", 0.01)
     world.controller.scopes.create("a")
     gate, waits = Gate(world), asyncio.Event()
 
@@ -187,6 +187,6 @@ async def test_a_server_that_closes_ends_work_that_waits_for_what_never_becomes_
         await until(lambda: gate.asked)
         await server.aclose(grace_s=0)
         assert waits.is_set()
-        assert server.executor._work == set()
+        assert server._work == set()
         assert not world.controller.streams.exists("a", "s")
         assert await pending in ("UNAVAILABLE", "CANCELLED")

@@ -10,11 +10,12 @@ from typing import Any
 import grpc
 import pytest
 
-from segstore.server.controller import Accounts, Authority, ControllerServer, Endpoint
+from segstore.server.controller import Accounts, Authority, ControllerServer
 from segstore.server.controller.api.caller import Caller
 from segstore.server.controller.api.service import serve
 from segstore.wire.controller_api import METHODS
 from segstore.wire.controller_api import messages as m
+from segstore.wire.endpoint import Endpoint
 from tests.looped import looped
 from tests.server.controller.calls import LEASE_MS, NO_STREAM, Client, S, basic, group, stream_config
 from tests.server.controller.conftest import World

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from segstore.server.controller import ScalingPolicy, StreamConfig
-from segstore.server.coordination import Configuration, Disconnected, InProcessCoordinator, NoConfiguration
-from segstore.server.coordination.configuration import CONFIGURATION
+from segstore.server.coordination import Configuration, Disconnected, InProcessCoordinator
+from segstore.server.coordination.configuration import CONFIGURATION, NoConfiguration
 from segstore.server.coordination.errors import Unreachable
 from tests.server.coordination.virtual_time import played_in, until
 

@@ -13,10 +13,9 @@ from segstore.server.coordination import (
     Node,
     NodeExists,
     NoNode,
-    SessionExpired,
     SessionState,
 )
-from segstore.server.coordination.errors import Unreachable
+from segstore.server.coordination.errors import SessionExpired, Unreachable
 from tests.server.coordination.virtual_time import played_in
 
 

@@ -9,14 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from segstore.server.coordination import (
-    InProcessSession,
-    LoadReport,
-    SessionState,
-    SharedContainers,
-    container_path,
-    store_path,
-)
+from segstore.server.coordination import InProcessSession, LoadReport, SessionState, SharedContainers, container_path
+from segstore.server.coordination.placement import store_path
 from segstore.server.durable import DirectoryUnusable
 from segstore.server.store import Container
 from tests.looped import looped

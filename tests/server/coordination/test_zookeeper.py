@@ -7,8 +7,9 @@ from itertools import count
 import pytest
 
 from segstore.server.controller import StreamConfig
-from segstore.server.coordination import Configuration, SessionExpired, SessionState
+from segstore.server.coordination import Configuration, SessionState
 from segstore.server.coordination.configuration import CONFIGURATION
+from segstore.server.coordination.errors import SessionExpired
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator, ZooKeeperSession
 from tests.cluster_processes import lasting_port
 from tests.server.coordination.cut_line import CutLine

@@ -95,7 +95,7 @@ def everything(store: SegmentStore, *, with_index: bool = True) -> dict[str, Any
                 dict(segment.attribute_values()),
                 segment.read_bytes(segment.start_offset, size),
                 None if table is None else (table.info(), sorted(table.positions()), table.live_bytes),
-                (segment.is_table, segment.is_transient, segment.sealed, segment.indexed),
+                (segment.is_table, segment.is_transient, segment.sealed),
             )
     return found
 

@@ -216,7 +216,7 @@ def test_what_waits_is_dropped_with_the_peer(play: Playbook) -> None:
     assert play.faults.release("held") == 0
     assert play.take_later() == []
     assert not play.lane.is_blocked
-    assert not play.lane.has_waiting_requests
+    assert not play.lane.requests_bytes
 
 
 def refusal_of(number: int) -> bytes:
@@ -291,11 +291,11 @@ def test_a_request_that_others_may_overtake_blocks_none_and_counts_while_it_wait
     held = play.lane.requests_bytes
     assert play.lane.request(PING, b"raw bytes, longer") == []
     assert play.lane.requests_bytes == 2 * held + len(", longer")
-    assert (play.lane.is_blocked, play.lane.has_waiting_requests) == (False, True)
+    assert (play.lane.is_blocked, play.lane.requests_bytes > 0) == (False, True)
     play.execute(READ)
     play.clock.advance(0.05)
     assert [each.raw for each in play.take_later() if isinstance(each, Execute)] == [b"raw bytes", b"raw bytes, longer"]
-    assert (play.lane.requests_bytes, play.lane.has_waiting_requests) == (0, False)
+    assert play.lane.requests_bytes == 0
 
 
 def test_a_request_whose_wait_ends_after_the_connection_is_not_executed(play: Playbook) -> None:

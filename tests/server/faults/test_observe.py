@@ -88,7 +88,7 @@ async def test_what_cannot_be_waited_for_is_refused_at_once() -> None:
     observer = Observer()
     with pytest.raises(FilterError):
         await observer.wait_for("typ = X")
-    with pytest.raises(ValueError, match="type = DATA_APPENDED: it is a reply"):
+    with pytest.raises(ValueError, match="type = DATA_APPENDED: no request can match this"):
         observer.requests("type = DATA_APPENDED")
     unusable: tuple[tuple[dict[str, Any], str], ...] = (
         ({"count": True}, "count must be a whole number of at least 1, not True"),

@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from segstore.server import MockSegmentStore, SegmentStoreServer
 from segstore.server.clock import Clock, LoopClock
-from segstore.server.controller import Endpoint
 from segstore.server.faults import Faults, FaultSettings, Observer, WithFaults
 from segstore.server.store import Segment
 from segstore.server.tap import TapServer, TapSettings
 from segstore.wire import DataAppended, KeepAlive
+from segstore.wire.endpoint import Endpoint
 from tests.server.support import HELLO, SEGMENT, Peer, create, set_up
 
 __all__ = ["APPENDS", "PONG", "Host", "HostName", "acknowledged", "hosted", "stored", "writer_of"]

@@ -5,6 +5,7 @@ from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from segstore.server.replay.calls import CallReplay, trailing_of_answer
 from segstore.server.replay.problem import call_problem
@@ -42,7 +43,7 @@ def trace(*calls: Call | bytes) -> list[Record]:
 def one_by_one(*pairs: tuple[Call, Call]) -> list[Record]:
     """Calls, each answered before the next is made."""
     numbered = enumerate(pairs, 1)
-    return trace(*(each._replace(number=number) for number, pair in numbered for each in pair))
+    return trace(*(replace(each, number=number) for number, pair in numbered for each in pair))
 
 
 def scope(name: str) -> m.ScopeInfo:

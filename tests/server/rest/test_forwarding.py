@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from segstore.server.controller import Controller, ControllerConfig, ControllerServer
-from segstore.server.controller.api import Accounts, Authority, Executor, ForwardingServer
+from segstore.server.controller.api import Accounts, Authority, ForwardingServer
 from segstore.server.controller.state import Core
 from segstore.server.rest import RestRequest, answered_by_leader
 from segstore.wire.endpoint import Endpoint
@@ -34,24 +34,21 @@ class Process:
     async def start(self, *, trust_network: bool) -> None:
         front = ForwardingServer(lambda: self.leader, ControllerConfig(), trust_network=trust_network)
         self.front = await front.start("127.0.0.1", 0)
-        self.ask = answered_by_leader(self.front, self.executor, timeout_s=60)
+        self.ask = answered_by_leader(self.front, timeout_s=60)
 
     @property
     def endpoint(self) -> Endpoint:
         return Endpoint("127.0.0.1", self.front.port)
-
-    def executor(self) -> Executor | None:
-        return None if self.calls is None else self.calls.executor
 
     def lead(self, authority: Authority) -> None:
         async def settled() -> None:
             return None
 
         self.calls = ControllerServer(Controller(Core(FakeStore())), authority, list, settled)
-        self.front.local = self.calls.handlers
+        self.front.local = self.calls
 
     async def resign(self) -> None:
-        calls, self.calls = self.calls, None
+        calls, self.calls, self.front.local = self.calls, None, None
         if calls is not None:
             await calls.aclose()
 
@@ -99,7 +96,7 @@ async def test_without_a_leader_requests_are_answered_with_unavailable(pair: tup
     follower.leader = leader.endpoint
     await leader.resign()
     answer = await follower.ask(LIST, None, "http:x")
-    assert (answer.status, answer.why) == (503, "this process does not lead the controller any more")
+    assert (answer.status, answer.why) == (503, "no process of the cluster leads the controller now")
 
 
 async def test_a_leader_that_does_not_answer_in_time_is_unavailable(pair: tuple[Process, Process]) -> None:
@@ -111,7 +108,7 @@ async def test_a_leader_that_does_not_answer_in_time_is_unavailable(pair: tuple[
         return b""
 
     leader.front.offer("/segstore.rest.Operations/ask", hang)
-    ask = answered_by_leader(follower.front, lambda: None, timeout_s=0.05)
+    ask = answered_by_leader(follower.front, timeout_s=0.05)
     answer = await ask(LIST, None, "http:x")
     assert (answer.status, answer.why) == (503, "the leader of the controller did not answer within 0.05 s")
     released.set()

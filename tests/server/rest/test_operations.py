@@ -57,7 +57,7 @@ async def group(mock: MockCluster, name: str, *streams: str) -> None:
         startingStreamCuts=[m.StreamCut(streamInfo=m.StreamInfo(scope="a", stream=stream)) for stream in streams],
     )
     caller: Any = type("Caller", (), {"needs": lambda *_: None})()
-    await mock._served.executor.served["createReaderGroup"](asked, caller)
+    await mock._calls.served["createReaderGroup"](asked, caller)
 
 
 async def test_a_scope_is_created_listed_shown_and_deleted(http: httpx.AsyncClient) -> None:
@@ -197,7 +197,7 @@ async def test_what_is_not_durable_or_not_expected_is_answered(
     async def settled() -> None:
         raise error
 
-    monkeypatch.setattr(mock._served.executor, "_settled", settled)
+    monkeypatch.setattr(mock._calls, "_settled", settled)
     assert refused(await http.get("/v1/scopes")) == (status, said)
 
 

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from segstore.server.coordination import CoordinationError, InProcessCoordinator, InProcessSession, container_path
+from segstore.server.coordination import CoordinationError, InProcessCoordinator, InProcessSession
 from segstore.server.durable import DirectoryDamaged, DirectoryForeign
 from segstore.server.shared_folder import identify
 from segstore.server.shared_folder.identity import CLUSTER
-from segstore.server.shared_folder.presence import CONTROLLER
-from tests.looped import looped
 
 
 @contextlib.asynccontextmanager
@@ -69,15 +67,5 @@ async def test_a_node_that_is_not_a_clusters_is_named(tmp_path: Path) -> None:
     async with coordination() as session:
         await session.create(CLUSTER, b"mine")
         with pytest.raises(CoordinationError, match="node /segstore/cluster of ZooKeeper at zk is not a cluster's"):
-            await identify(session, "zk", tmp_path / "new", 4)
-        assert not (tmp_path / "new").exists()
-
-
-@looped("node", [container_path(3), CONTROLLER])
-async def test_a_node_that_no_session_holds_is_named_before_anything_is_made(tmp_path: Path, node: str) -> None:
-    async with coordination() as session:
-        await session.create(container_path(0), b"a store's", ephemeral=True)
-        await session.create(node, b"mine")
-        with pytest.raises(CoordinationError, match=f"node {node} of ZooKeeper at zk belongs to no session"):
             await identify(session, "zk", tmp_path / "new", 4)
         assert not (tmp_path / "new").exists()

@@ -13,12 +13,12 @@ import pytest
 
 from segstore.server import MockSegmentStore
 from segstore.server.clock import LoopClock
-from segstore.server.controller import Endpoint
 from segstore.server.faults import Faults, Observer
 from segstore.server.tap import TapServer, TapSettings
 from segstore.server.tap.link import Link
 from segstore.server.tap.side import HIGH_BYTES
 from segstore.wire import AppendBlock, encode
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Direction
 from tests.looped import looped
 from tests.server.certificates import write_certificate

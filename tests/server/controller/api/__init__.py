@@ -1,7 +1,6 @@
 """Tests of `server/controller/api`. Modules whose tests have another name:
 
 convert: test_answers
-executing: server/controller/test_huge_requests
 caller: test_auth
 service: server/controller/test_service, server/controller/streams/test_reader_groups
 """

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import grpc
 import pytest
 
-from segstore.server.controller import ControllerConfig, Endpoint
+from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import CallsInFlight, ForwardingServer, UpstreamController, unreached
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Call
 from tests.looped import looped
 from tests.server.controller.test_front import echo, standing
