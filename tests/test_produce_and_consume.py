@@ -1,5 +1,6 @@
 """`segstore produce`, `consume` and `admin`, also as processes."""
 
+import asyncio
 import itertools
 import json
 import os
@@ -20,6 +21,7 @@ from click.testing import CliRunner
 
 from segstore.cli import main
 from segstore.cli.pravega.formats import EventPlace, as_json, formatter, unescaped
+from segstore.cli.pravega.running import _chunks
 from segstore.client import StreamCut
 from segstore.client.sync import connect
 from segstore.testing import ServerThread
@@ -249,6 +251,19 @@ def test_standard_streams_may_be_full_or_closed(
     environment = os.environ | {"SEGSTORE_CONTROLLER": uri}
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
     assert (done.returncode, done.stderr, bool(done.stdout)) == (status, says, not status)
+
+
+async def test_standard_input_may_be_non_blocking() -> None:
+    reading, writing = os.pipe()
+    try:
+        os.set_blocking(reading, False)
+        first = asyncio.ensure_future(anext(_chunks(reading)))
+        await asyncio.sleep(0.01)
+        os.write(writing, b"line")
+        assert await first == b"line"
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def test_a_terminal_shows_control_characters_escaped(uri: str, run: Run, stream: str) -> None:

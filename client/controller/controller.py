@@ -162,10 +162,10 @@ class Controller:
     ) -> AsyncIterator[str]:
         """Requests page after page, each with the token of the previous page, until a page has no names.
 
-        scope: the scope of the listing, if any. Raises ProtocolViolation for a page with the token of its request.
+        scope: the scope of the listing, if any. Raises ProtocolViolation for a token that was requested before.
         """
         about = {} if scope is None else {"scope": m.ScopeInfo(scope=scope)}
-        token = ""
+        token, tokens = "", {""}
         while True:
             answer = await self._ask(method, request(continuationToken=m.ContinuationToken(token=token), **about))
             page = answer.message if scope is None else _succeeded(answer, f"scope {scope}")
@@ -174,10 +174,11 @@ class Controller:
                 yield name
             if not elements:
                 return
-            if page.continuationToken.token == token:
+            token = page.continuationToken.token
+            if token in tokens:
                 text = f"{answer.node} repeats token {token[:80]!r} of {method}"
                 raise ProtocolViolation(text, endpoint=str(answer.node), method=method)
-            token = page.continuationToken.token
+            tokens.add(token)
 
     async def create_stream(
         self, scope: str, stream: str, config: StreamConfig | None = None, *, segments: int | None = None

@@ -13,7 +13,7 @@ cdef class WriterMachine:
     cdef public object endpoint, request_id, segment, state, writer_bytes, writer_id
     cdef public Events _events
     cdef public bint _resends, _trying, frame_events
-    cdef public long long _failed_from, _largest, _settled, set_ups
+    cdef public long long _failed_from, _flushed_at, _largest, _settled, set_ups
 
     @cython.locals(queue=Events, flow=AppendFlow)
     cpdef bint append(self, object data, object done, long long events=*, object tag=*, bint now=*)

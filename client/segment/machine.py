@@ -63,6 +63,7 @@ from segstore.client.errors import (
 from segstore.client.segment.states import WriterEvent, WriterState, after
 from segstore.wire import AppendSetup, Buffer, Command, DataAppended, InvalidEventNumber, SetupAppend, WireError
 from segstore.wire.blocks import BLOCK_BYTES, EVENT_HEADER_BYTES, BlockSizeTracker
+from segstore.wire.names import MAX_INT64
 from segstore.wire.request_id import pack
 
 _OPEN: Final = WriterState.OPEN
@@ -139,6 +140,8 @@ class WriterMachine:
         """Number of items settled before the error that ended the writer."""
         self._changed: asyncio.Future[None] | None = None
         """Resolves at the next change that a coroutine may wait for; None while there are no waiters."""
+        self._flushed_at = MAX_INT64
+        """The lowest number of settled items that a flush waits for."""
         self._sizing: BlockSizeTracker | None = None
         self._flow_id = pool.lease()
         self.request_id: Final = pack(self._flow_id, 0)
@@ -179,6 +182,7 @@ class WriterMachine:
     def _wake(self) -> None:
         """Wakes the coroutines that wait for a change of the writer, which then look at their conditions."""
         changed, self._changed = self._changed, None
+        self._flushed_at = MAX_INT64
         if changed is not None:
             changed.set_result(None)
 
@@ -361,7 +365,7 @@ class WriterMachine:
 
     def _stored(self, waiters: list[Waiter]) -> None:
         notify_stored(waiters, self._callback_failed)
-        if self._changed is not None and self._events.has_room:
+        if self._changed is not None and (self._events.has_room or self._events.settled >= self._flushed_at):
             self._wake()
 
     def _reject(self, done: Waiter, error: ClientError) -> None:

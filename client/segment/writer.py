@@ -103,6 +103,7 @@ class SegmentWriter(FlushedAfter, WriterMachine):
             raise self._again()
         count = self._events.settled + self.unsettled
         while self._events.settled < count:
+            self._flushed_at = min(self._flushed_at, count)
             await self._change()
             if self._error is not None and self._failed_from < count:
                 raise self._again()

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from segstore.client.errors import ClientError, ProtocolViolation
+from segstore.client.lifecycle import check_loop
 from segstore.client.segment import SegmentReader
 from segstore.client.stream.events import EventAssembler, FramedEvent, StreamEvent
 
@@ -50,13 +51,14 @@ class ReadAhead(Generic[K, E]):
         error: the first failure of a producer. came: set when a producer has added something or has ended.
     """
 
-    __slots__ = ("_limit", "_observer", "_queue", "_read", "_room", "came", "current", "error", "held_bytes")
+    __slots__ = ("_limit", "_loop", "_observer", "_queue", "_read", "_room", "came", "current", "error", "held_bytes")
 
     def __init__(self, limit_bytes: int, observer: Receiving | None = None) -> None:
         self.current: list[E] = []
         self.held_bytes = 0
         self.error: ClientError | None = None
         self.came = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._limit = limit_bytes
         self._observer = observer
         self._queue: deque[_Read[K, E] | _Mark[K]] = deque()
@@ -90,7 +92,8 @@ class ReadAhead(Generic[K, E]):
             self.came.set()
 
     async def next_came(self) -> None:
-        """Waits until a producer adds something or ends."""
+        """Waits until a producer adds something or ends. Raises RuntimeError in another event loop."""
+        check_loop(self._loop)
         if self._observer is not None:
             self._observer.waits()
         self.came.clear()

@@ -77,6 +77,8 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
                 "no address of its own"
             )
         streams = setting.prepare is not None or any(point.is_call for point in first.points)
+        if streams:  # changes of streams need it; clients would wait while a run imports it
+            from segstore.server import control_api  # noqa: F401
         setting = setting._replace(leaked=first.leaked, streams=streams, jobs=1 if notes else setting.jobs)
         good, differences = good_of(first, second, setting.wanted)
         if setting.wanted is not None:

@@ -15,7 +15,6 @@ from uuid import uuid4
 
 from segstore.client import ClientError, GroupReader, connect
 from segstore.explore.points import subject_of
-from segstore.server import control_api as _control_api  # noqa: F401 — before the runs, since it takes long
 from segstore.wire.names import SegmentName, container_of, stream_of
 
 if TYPE_CHECKING:

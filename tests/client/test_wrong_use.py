@@ -140,23 +140,26 @@ async def test_a_controller_that_is_not_trusted_or_has_no_tls_is_said_to_be_so(t
     assert found == [with_tls, "speak gRPC without TLS", with_tls]
 
 
-async def test_calls_and_new_flows_in_another_event_loop_are_refused(pravega: Client) -> None:
-    uses = {
-        "a call": lambda: pravega.controller.create_scope("z"),
-        "a list": lambda: anext(pravega.controller.list_scopes()),
-        "a new reader": lambda: pravega.event_reader("a", "s").open(),
-        "a request": lambda: pravega.segment_requests().info("a/s/0.#epoch.0"),
-        "a new read": lambda: pravega.segment_reader("a/s/0.#epoch.0").read(),
-    }
+async def test_calls_waits_and_new_flows_in_another_event_loop_are_refused(pravega: Client) -> None:
+    async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s", from_="tail") as reader:
+        uses = {
+            "a wait": reader.read,
+            "a call": lambda: pravega.controller.create_scope("z"),
+            "a list": lambda: anext(pravega.controller.list_scopes()),
+            "a new reader": lambda: pravega.event_reader("a", "s").open(),
+            "a request": lambda: pravega.segment_requests().info("a/s/0.#epoch.0"),
+            "a new read": lambda: pravega.segment_reader("a/s/0.#epoch.0").read(),
+        }
 
-    async def elsewhere() -> dict[str, Any]:
-        return {name: (await asyncio.gather(use(), return_exceptions=True))[0] for name, use in uses.items()}
+        async def elsewhere() -> dict[str, Any]:
+            return {name: (await asyncio.gather(use(), return_exceptions=True))[0] for name, use in uses.items()}
 
-    errors = await asyncio.to_thread(asyncio.run, elsewhere())
-    here = repr(asyncio.get_running_loop())
-    assert [name for name, error in errors.items() if type(error) is not RuntimeError or here not in str(error)] == []
-    async with pravega.event_writer("a", "s") as writer:
+        errors = await asyncio.to_thread(asyncio.run, elsewhere())
+        here = repr(asyncio.get_running_loop())
+        refused = [name for name, error in errors.items() if type(error) is RuntimeError and here in str(error)]
+        assert refused == [*uses]
         await writer.write(b"and it still works here")
+        assert (await reader.read()) is not None
 
 
 def test_with_names_async_with_and_the_synchronous_client() -> None:

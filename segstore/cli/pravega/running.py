@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import stat
 import sys
@@ -202,7 +203,15 @@ class Lines:
 async def _chunks(descriptor: int) -> AsyncIterator[bytes]:
     """Yields what can be read, without changing the descriptor, which other processes may share."""
     try:
-        while data := await loops.in_a_thread(os.read, descriptor, _READ_BYTES):
+        while data := await loops.in_a_thread(_read, descriptor):
             yield data
     except OSError as error:
         raise click.ClickException(f"standard input: {error.strerror}") from error
+
+
+def _read(descriptor: int) -> bytes:
+    while True:
+        try:
+            return os.read(descriptor, _READ_BYTES)
+        except BlockingIOError:  # another process has made the shared descriptor non-blocking
+            select.select((descriptor,), (), ())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -84,14 +83,25 @@ def _matching(
         (place, seen) for place, seen in enumerate(map(exchanges.see, records)) if chosen(seen)
     )
     if not chosen.names.isdisjoint(OF_REPLIES):  # a request learns these facts from its reply
-        settled = (pair for pair in exchanges.settled(records) if chosen(pair[1]))
-        matching = iter(sorted(settled, key=itemgetter(0)))
+        matching = _in_order(exchanges.settled(records), chosen)
     first = next(matching, None)
     if first is None:
         _check_possible(chosen)
         return
     yield first
     yield from matching
+
+
+def _in_order(settled: Iterable[tuple[int, Exchange]], chosen: Filter) -> Iterator[tuple[int, Exchange]]:
+    """The exchanges that match, in order. They are held while an earlier request waits for its reply."""
+    held: dict[int, Exchange | None] = {}
+    following = 0
+    for place, seen in settled:
+        held[place] = seen if chosen(seen) else None
+        while following in held:
+            if (match := held.pop(following)) is not None:
+                yield following, match
+            following += 1
 
 
 def _check_possible(chosen: Filter) -> None:
@@ -388,20 +398,20 @@ def filter_(
     from segstore.traces import Companions, redacted
 
     _check_output(target, source)
-    companions = Companions()
+    companions, places = Companions(), set[int]()
     with reading(source, report_damage=False) as (opened, records):
         matching = {place for place, _ in _matching(records, chosen, opened.damages)}
-    places = set(matching)
-    with reading(source, report_damage=False) as (opened, records):
-        held, exchanges = _followed(records, chosen, follow=with_replies, damages=opened.damages)
-        for place, seen in enumerate(map(exchanges.see, held)):
-            companions.see(seen, chosen=place in matching)
-            if with_replies and any(map(chosen, seen.answers)):
-                places.add(place)
+    if with_replies or not only:
+        with reading(source, report_damage=False) as (opened, records):
+            held, exchanges = _followed(records, chosen, follow=with_replies, damages=opened.damages)
+            for place, seen in enumerate(map(exchanges.see, held)):
+                companions.see(seen, chosen=place in matching)
+                if with_replies and any(map(chosen, seen.answers)):
+                    places.add(place)
     if not only:
         places |= companions.places
     with reading(source) as (opened, records):
-        chosen_records = (record for place, record in enumerate(records) if place in places)
+        chosen_records = (record for place, record in enumerate(records) if place in matching or place in places)
         count = _write(target, opened, redacted(chosen_records) if redact else chosen_records, compress)
     echo(f"{count} records")
     return _status(opened)

@@ -150,6 +150,21 @@ async def test_coroutines_that_wait_for_a_writer_go_on_together_and_a_cancelled_
         await writer.abort()
 
 
+async def test_a_flush_waits_for_earlier_appends_alone() -> None:
+    async with MockSegmentStore() as store, ConnectionPool(settings(max_in_flight_bytes=1)) as pool:
+        await make(store)
+        store.faults.add("type = APPEND_BLOCK_END", nth=2, do="hold", name="later")
+        async with SegmentWriter(pool, FixedStore(endpoint(store)), SEGMENT) as writer:
+            await writer.started()
+            writer.write(b"earlier")
+            flush = asyncio.create_task(writer.flush())
+            await asyncio.sleep(0)
+            writer.write(b"later")
+            await asyncio.wait_for(flush, 5)
+            assert not writer.has_room
+            store.faults.release("later")
+
+
 class Alone:
     """A writer with some appends to send."""
 
