@@ -71,7 +71,7 @@ def test_redaction_takes_tokens_out_of_frames_and_of_halves() -> None:
     )
     assert [each.data for each in found] == [
         whole.replace(b"secret", b"******"),
-        whole[:8] + b"*" * (len(whole) - 10),
+        whole[:-2].replace(b"secr", b"****"),
         b"{}",
     ]
 

@@ -4,35 +4,53 @@
 so the frame still decodes, keeps its length, and can be compared with other frames.
 
 Invariants: the result contains no byte of a token that the schema declares; a frame without tokens is returned
-unchanged. There are three cases:
+unchanged. There are four cases:
 
-1. The frame is as its command is written today, or ends before fields that an older version lacks: only the token is
-   overwritten. A frame whose fields fill it although a length is wrong counts as such.
-2. Any other frame of a command with a token: everything behind the header is overwritten, because a part of the token
-   may be anywhere. It does not decode, has bytes behind its last field, or is long and has a list with more elements
-   than a store takes.
-3. The type code is unknown: the frame is returned unchanged, because its fields are unknown. A token in it stays.
+1. The fields fill the frame, in today's or an older version: only the token is overwritten. A frame of more than 256
+   KiB that may have a list is not checked, and counts as such.
+2. The frame decodes, and bytes follow its last field, of a newer version or because a length is wrong: they are
+   overwritten, too. If another field may have a part of the token, so are all values from it on. Lengths and counts
+   stay, so the frame still decodes.
+3. The frame does not decode: all is overwritten from its token on, or from where the token may be.
+4. The type code is unknown: the frame is returned unchanged, because its fields are unknown. A token in it stays.
+
+A frame whose fields fill it although a length is wrong counts as well-formed.
 """
 
 from __future__ import annotations
 
+import re
 import struct
-from typing import Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from segstore.wire.codec import HEADER_BYTES, FrameDecoder, decode, encode
+from segstore.wire.codec import HEADER_BYTES, decode, encode
 from segstore.wire.errors import WireError
-from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, Command, encode_mutf8
+from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES
+from segstore.wire.schema import lowering as low
+
+if TYPE_CHECKING:
+    _Fields = tuple[tuple[low.SchemaNode, bool], ...]
 
 _STAR: Final = b"*"
 _HEADER: Final = struct.Struct(">ii").unpack_from
-_LONG_BYTES: Final = 256 * 1024
+_INT32: Final = struct.Struct(">i").unpack_from
+_UINT16: Final = struct.Struct(">H").unpack_from
+_CHECKED_BYTES: Final = 256 * 1024
 _MOST_ELEMENTS: Final = 16_384
 """Most elements of a list, as in a store."""
+_CONTROL: Final = re.compile(rb"[\0-\x1f]").search
+"""Bytes that no name has: the length of a token, within a name whose length is wrong."""
+_TEXT: Final = re.compile(rb"^[!-)+-~]|[!-)+-~]{4}").search
+"""Bytes that may be the rest of a token; not asterisks, so that redacting twice is redacting once."""
+
 
 SECRET_CODES: Final = frozenset(code for code, cls in COMMANDS.items() if cls.secrets)
 """Type codes of the commands that carry a token."""
+
+
+class _Stop(Exception):
+    """The frame ends or becomes unreadable at byte `args[0]`; never leaves this module."""
 
 
 def redact(frame: bytes, whole: bool = True) -> bytes:
@@ -49,23 +67,129 @@ def redact(frame: bytes, whole: bool = True) -> bytes:
         return _STAR * len(frame)
     if code not in SECRET_CODES:
         return frame
-    head, body = frame[:HEADER_BYTES], frame[HEADER_BYTES:]
-    command = _decoded(frame)
-    if command is None or not encode(command).startswith(body, HEADER_BYTES):
-        return head + _STAR * len(body)
-    tokens = {name: token for name in command.secrets if (token := getattr(command, name))}
-    if not tokens:
-        return frame  # as without authentication
-    hidden = {name: "*" * len(encode_mutf8(token)) for name, token in tokens.items()}
-    return head + encode(msgspec.structs.replace(command, **hidden))[HEADER_BYTES : len(frame)]
+    out, end = bytearray(frame), min(len(frame), HEADER_BYTES + max(length, 0))
+    fields, has_list = _fields_of(code)
+    if has_list and len(frame) > _CHECKED_BYTES:
+        _overwrite_token(out, frame, end, fields)
+    else:
+        command = _decoded(frame)
+        has_token = command is None or any(getattr(command, name) for name in COMMANDS[code].secrets)
+        if not has_token and encode(command) == frame:
+            return frame  # as without authentication
+        _overwrite_parts(out, frame, end, fields, command is not None)
+    return bytes(out)
 
 
-def _decoded(frame: bytes) -> Command | None:
-    """Returns the command of a frame, or None. A long frame with a very long list would take much memory."""
+def _decoded(frame: bytes) -> Any:
     try:
-        if len(frame) <= _LONG_BYTES:
-            return decode(frame)
-        (command,) = FrameDecoder(most_elements=_MOST_ELEMENTS).feed(frame)
-    except (WireError, ValueError):  # ValueError if a long frame is not whole, or has bytes behind it
+        return decode(frame)
+    except WireError:
         return None
-    return command
+
+
+def _overwrite_token(out: bytearray, frame: bytes, end: int, fields: _Fields) -> None:
+    """Overwrites the token of a frame that counts as well-formed, as far as it can be read."""
+    at = HEADER_BYTES
+    try:
+        for node, is_secret in fields:
+            after = _skip(node, frame, at, end, [])
+            if is_secret:
+                at, end = at + 2, after
+                break
+            at = after
+    except _Stop as stop:
+        at, end = stop.args[0], len(frame)
+    out[at:end] = _STAR * (end - at)
+
+
+def _overwrite_parts(out: bytearray, frame: bytes, end: int, fields: _Fields, decodes: bool) -> None:
+    """Overwrites the token, and values that may be a part of it because a length is wrong.
+
+    Before the token, these are a name that covers the token's length, or a list whose count may cover the token; in a
+    frame that does not decode, all between the first name and the token. Behind the token, they are text.
+    """
+    at, doubtful, behind, values = HEADER_BYTES, len(frame), 0, list[tuple[int, int]]()
+    try:
+        for index, (node, is_secret) in enumerate(fields):
+            after = _skip(node, frame, at, end, values)
+            if is_secret:
+                out[at + 2 : after] = _STAR * (after - at - 2)
+                behind = after
+            elif not behind and isinstance(node, low.Many) and after > at + 4:
+                doubtful = min(doubtful, at + 4)
+            elif not behind and isinstance(node, low.Text):
+                if _CONTROL(frame, at + 2, after):
+                    doubtful = min(doubtful, at + 2)
+                if not decodes and not fields[index + 1][1]:
+                    doubtful = min(doubtful, after)
+            at = after
+    except _Stop as stop:
+        decodes, at = False, stop.args[0]
+    if not decodes:
+        doubtful = min(doubtful, behind or at)
+        out[doubtful:] = _STAR * (len(frame) - doubtful)
+    elif at < len(frame):
+        if _TEXT(frame[behind : at + 3]):
+            doubtful = min(doubtful, behind)
+        for start, stop_at in values:
+            if start >= doubtful:
+                out[start:stop_at] = _STAR * (stop_at - start)
+        out[at:] = _STAR * (len(frame) - at)
+
+
+@cache
+def _fields_of(code: int) -> tuple[_Fields, bool]:
+    """Returns a command's fields, each with whether it is the token, and whether it may have a list."""
+    cls = COMMANDS[code]
+    fields = tuple((node, node.name in cls.secrets) for node in low.lower(cls.parts))
+    for node, is_secret in fields:
+        if is_secret and not isinstance(node, low.Text):
+            raise TypeError(f"{cls.__name__}.{node.name}: only a text can be redacted")
+    return fields, any(_has_list(node) for node, _ in fields)
+
+
+def _has_list(node: low.SchemaNode) -> bool:
+    inner = node.nodes if isinstance(node, low.Structure) else (node.inner,) if isinstance(node, low.TailNode) else ()
+    return isinstance(node, low.Many) or any(_has_list(child) for child in inner)
+
+
+def _skip(node: low.SchemaNode, frame: bytes, at: int, end: int, values: list[tuple[int, int]]) -> int:
+    """Returns the position where a field ends, and adds the ranges of its values."""
+    match node:
+        case low.Fixed(format=code):
+            start, after = at, _within(at, at + struct.calcsize(">" + code), end)
+        case low.Text():
+            start = _within(at, at + 2, end)
+            after = _within(start, start + _UINT16(frame, at)[0], end)
+        case low.Data():
+            start = _within(at, at + 4, end)
+            after = _within(start, start + max(_INT32(frame, at)[0], 0), end)
+        case low.Sized(trailer_format=trailer):
+            start = _within(at, at + 8, end)
+            size = max(_INT32(frame, at + 4)[0], 0)
+            after = _within(start, start + size + (struct.calcsize(">" + trailer) if size else 0), end)
+        case low.Structure():
+            for inner in node.nodes:
+                at = _skip(inner, frame, at, end, values)
+            return at
+        case low.TailNode():
+            return _skip(node.inner, frame, at, end, values) if end - at >= node.needs else at
+        case low.Many():
+            start = _within(at, at + 4, end)
+            if _INT32(frame, at)[0] > _MOST_ELEMENTS:
+                raise _Stop(start)
+            for _ in range(_INT32(frame, at)[0]):
+                start = _skip(node.element, frame, start, end, values)
+            return start
+        case low.Number() | low.Constant():
+            return _within(at, at + 4, end)
+        case _:
+            raise TypeError(f"{node.name}: redaction does not know how long a {type(node).__name__} is")
+    values.append((start, after))
+    return after
+
+
+def _within(at: int, after: int, end: int) -> int:
+    if after > end:
+        raise _Stop(at)
+    return after

@@ -291,4 +291,4 @@ def test_the_start_of_a_request_has_no_token_in_the_wrong_direction_either() -> 
     whole = frame(28, bytes(8) + b"\0\x01s\0\x05token")
     writer.add(1, 1, REPLY, whole[:-2])
     (found,) = read(writer.start(), writer.finish(2))
-    assert found.data == whole[:8] + b"*" * (len(whole) - 10)
+    assert found.data == whole[:-5] + b"***"
