@@ -220,7 +220,7 @@ def test_hostile_json_in_any_place_of_a_fixture_gives_rows_or_skips(data: st.Dat
 
 def test_text_that_utf_8_cannot_hold_is_replaced_in_reasons_and_in_names_of_files(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"\xff.jsonl")
-    path.write_text(json.dumps(FIRST) + "\n" + json.dumps(LINE) + '\n{"\\ud800": 1}\n')
+    path.write_text("\n".join(map(json.dumps, (FIRST, LINE, LINE | {"\ud800": 1}))))
     for row in both(path, ["file", "error"]):
         assert row[0].endswith("/\ufffd.jsonl")
         assert row[1] is None or row[1].startswith("\ufffd: there is no such key")
