@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from segstore.wire.history.facts import Broken, Fact, Finding, Key, Open, Place
@@ -23,7 +24,7 @@ from segstore.wire.history.positions import PositionsFold
 from segstore.wire.history.registers import RegisterFold
 from segstore.wire.history.segments import SegmentFold
 from segstore.wire.history.streams import StreamFold
-from segstore.wire.history.traces import CallsFold, ConnectionFold
+from segstore.wire.history.traces import CallsFold, ConnectionFold, every_key
 from segstore.wire.history.transactions import TransactionFold
 from segstore.wire.trace import Record, RecordKind
 
@@ -109,15 +110,21 @@ def first_key(place: Place, record: Record) -> Key:
     return Key("connection", f"{place.file}:{place.connection}")
 
 
-def first_fold(key: Key, findings: list[Finding]) -> ConnectionFold | CallsFold:
-    """Returns a new fold of records, which adds its findings to a list."""
-    return CallsFold(key, findings) if key.kind == "calls" else ConnectionFold(key, findings)
+def first_fold(
+    key: Key, findings: list[Finding], is_judged: Callable[[Key], bool] = every_key
+) -> ConnectionFold | CallsFold:
+    """Returns a new fold of records, which adds its findings to a list; appends only if their segments are judged."""
+    return CallsFold(key, findings) if key.kind == "calls" else ConnectionFold(key, findings, is_judged)
 
 
 def in_order(fact: Fact) -> tuple[int, str, int, int]:
     """Returns the value by which the facts of a key are sorted: time, then place."""
     place = fact.place
     return place.time_ns, place.file, place.block, place.record
+
+
+def _is_in_half(half: int, key: Key) -> bool:
+    return sum(key.name.encode("utf-8", "surrogatepass")) % 2 == half  # numbers that follow each other alternate
 
 
 class _NotJudged:
@@ -133,13 +140,12 @@ class _NotJudged:
 class Judge:
     """Judges one history. Memory grows with what its folds hold: see each fold.
 
-    half: 0 or 1 to judge every other key of each kind, in the order in which keys appear; connections belong to 0.
+    half: 0 or 1 to judge one half of the keys, by the bytes of their names; connections and calls belong to 0.
     """
 
     def __init__(self, half: int | None = None) -> None:
         self._half = half
-        self._counts: Counter[str] = Counter()
-        """Number of keys by kind."""
+        self._is_judged: Callable[[Key], bool] = every_key if half is None else partial(_is_in_half, half)
         self._first: dict[tuple[str, int], ConnectionFold | CallsFold] = {}
         """The folds of records, by file and connection: controller calls have a connection of their own."""
         self._folds: dict[Key, Fold | _NotJudged] = {}
@@ -157,7 +163,7 @@ class Judge:
             whose = place[0], place[3]
             fold = folds.get(whose)
             if fold is None:
-                fold = folds[whose] = first_fold(first_key(place, record), waiting)
+                fold = folds[whose] = first_fold(first_key(place, record), waiting, self._is_judged)
             fold.see(place, record)
             if len(waiting) >= _AT_ONCE:
                 self.take(waiting)
@@ -186,7 +192,7 @@ class Judge:
                 fold = folds.get(finding[0])
                 if fold is None:
                     key = Key(*finding[0])
-                    fold = folds[key] = self._new_fold(key)
+                    fold = folds[key] = FOLDS[key.kind](key) if self._is_judged(key) else _NotJudged()
                 verdicts = fold.see(finding)
                 if verdicts:
                     self._decide(verdicts)
@@ -199,11 +205,6 @@ class Judge:
                 self._broken.append(verdict)
             else:
                 self._unknown[verdict.rule, verdict.why] += verdict.times
-
-    def _new_fold(self, key: Key) -> Fold | _NotJudged:
-        self._counts[key.kind] += 1
-        is_judged = self._half is None or self._counts[key.kind] % 2 == self._half
-        return FOLDS[key.kind](key) if is_judged else _NotJudged()
 
 
 def _last_place(broken: Broken) -> tuple[int, str, int, int, str]:

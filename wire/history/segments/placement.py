@@ -126,9 +126,17 @@ class Placement:
             acks = zip(written.acked, written.lengths, strict=True)
         else:
             (low, unbounded), acks = part.extent, zip((), (), strict=True)
-        for append, known in enumerate(written.lows):
-            self.low.extend(repeat(max(known if part is None else low, 0), len(_events(written, append))))
+        lows = map(max, written.lows, repeat(0)) if part is None else repeat(max(low, 0), len(written.lows))
+        is_single = len(written.hashes) == len(written.lows)  # an event an append, nearly always
+        if is_single:
+            self.low.extend(lows)
+        else:
+            for append, known in enumerate(lows):
+                self.low.extend(repeat(known, len(_events(written, append))))
         at = 0
+        if is_single and part is None and written.acked == written.numbers[: len(written.acked)]:
+            at, acks = len(written.acked), zip((), (), strict=True)
+            self.high.extend(length if length >= 0 else unbounded for length in written.lengths)
         for number, length in chain(acks, [(written.stored, unbounded), (MOST, OPTIONAL)]):
             end = bisect_right(written.numbers, number, at)
             self.high.extend(repeat(length if length >= 0 else unbounded, end - at))
@@ -163,9 +171,11 @@ class Placement:
 
     def _size_behind(self, sender: Sender, base: int) -> int:
         """Returns the bytes of a writer that are stored at or behind an offset."""
-        written, total = sender.written, 0
+        written = sender.written
         exact = dict(zip(written.acked, written.lengths, strict=True)) if base else {}
-        for append, size in enumerate(written.sizes):
+        start = bisect_right(written.lasts, written.stored) if base == 0 and not written.refused else 0
+        total = sum(written.sizes[:start])
+        for append, size in enumerate(written.sizes[start:], start):
             last, first = written.lasts[append], sender.base + written.firsts[append]
             if last > written.stored or last in written.refused:
                 total += size if self.offsets[first] != MISSING else 0

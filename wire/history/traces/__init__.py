@@ -2,5 +2,6 @@
 
 from segstore.wire.history.traces.calls import CallsFold
 from segstore.wire.history.traces.connections import ConnectionFold
+from segstore.wire.history.traces.protocol import every_key
 
-__all__ = ["CallsFold", "ConnectionFold"]
+__all__ = ["CallsFold", "ConnectionFold", "every_key"]

@@ -9,7 +9,7 @@ Memory holds the requests that wait, at most `MOST_WAITING`, and the connection'
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from segstore.wire.blocks import frame_header
@@ -37,7 +37,7 @@ from segstore.wire.history.facts import (
     segment_key,
 )
 from segstore.wire.history.traces.group_facts import assignments
-from segstore.wire.history.traces.protocol import APPENDS, ConnectionWriter, ProtocolCheck, is_beginning
+from segstore.wire.history.traces.protocol import APPENDS, ConnectionWriter, ProtocolCheck, every_key, is_beginning
 from segstore.wire.history.traces.register_facts import OF_REGISTERS
 from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, deleting
 from segstore.wire.schema import Command
@@ -60,8 +60,8 @@ class ConnectionFold(ProtocolCheck):
     findings: gets facts and broken rules.
     """
 
-    def __init__(self, key: Key, findings: list[Finding]) -> None:
-        super().__init__(key, findings)
+    def __init__(self, key: Key, findings: list[Finding], is_judged: Callable[[Key], bool] = every_key) -> None:
+        super().__init__(key, findings, is_judged)
         self._store = ""
         self._unrecorded = 0
         self._is_framed = True
@@ -123,6 +123,7 @@ class ConnectionFold(ProtocolCheck):
     ) -> None:
         if writer.key is None:
             self._unrecorded += 1
+        if not writer.is_judged:
             return
         count, expected = 1, None
         if type(command) is AppendBlockEnd:
@@ -144,17 +145,18 @@ class ConnectionFold(ProtocolCheck):
         writer = self._writers[command.writer_id.int]
         if writer.key is None:
             return
-        asked = answered[-1].place if answered else None
-        length = command.current_segment_write_offset
-        acked = _new(Acked, (writer.segment, writer.name, command.event_number, length, self._store, asked))
-        self._findings.append(_new(Fact, (writer.key, place, acked)))
+        if writer.is_judged:
+            asked = answered[-1].place if answered else None
+            length = command.current_segment_write_offset
+            acked = _new(Acked, (writer.segment, writer.name, command.event_number, length, self._store, asked))
+            self._findings.append(_new(Fact, (writer.key, place, acked)))
         if writer.has_group:
             self._findings += (step for append in answered for step in assignments(place, writer.segment, append))
 
     def _facts(self, place: Place, request: Waiting, reply: Command) -> Iterable[Finding]:
         if isinstance(reply, AppendSetup):
             writer = self._writer(reply.writer_id)
-            writer.name_segment(reply.segment)
+            writer.name_segment(reply.segment, self._is_judged)
             set_up = SetUp(reply.segment, writer.name, reply.last_event_number, request.place)
             return [Fact(segment_key(reply.segment), place, set_up)]
         append = request.command

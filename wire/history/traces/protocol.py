@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -68,6 +68,10 @@ def is_beginning(data: bytes) -> bool:
     return len(data) < HEADER_BYTES or len(data) - HEADER_BYTES < size <= MAX_FRAME_BYTES
 
 
+def every_key(_: Key) -> bool:
+    return True
+
+
 class _Tenure(NamedTuple):
     """A flow since a writer was set up on it."""
 
@@ -84,15 +88,27 @@ class ConnectionWriter:
 
     is_set_up: whether it was set up there. highest, acked: event numbers since then. appends: those that are pending;
     fresh: how many were sent since the set-up. name: its id as text. segment, key, has_group: see `name_segment`.
+    is_judged: whether facts of its segment are wanted.
     """
 
-    __slots__ = ("acked", "appends", "fresh", "has_group", "highest", "is_set_up", "key", "name", "segment")
+    __slots__ = (
+        "acked",
+        "appends",
+        "fresh",
+        "has_group",
+        "highest",
+        "is_judged",
+        "is_set_up",
+        "key",
+        "name",
+        "segment",
+    )
 
     def __init__(self, writer_id: UUID) -> None:
         self.name, self.segment = str(writer_id), ""
         self.appends: deque[_Append] = deque()
         self.key: Key | None = None
-        self.has_group = False
+        self.has_group = self.is_judged = False
         self.set_up(is_set_up=False)
 
     def set_up(self, *, is_set_up: bool = True) -> None:
@@ -101,9 +117,10 @@ class ConnectionWriter:
         self.acked: int | None = None
         self.fresh = 0
 
-    def name_segment(self, segment: str) -> None:
+    def name_segment(self, segment: str, is_judged: Callable[[Key], bool]) -> None:
         """Takes the segment. key: of its facts; has_group: it may hold the state of a reader group."""
         self.segment, self.key, self.has_group = segment, segment_key(segment), OF_GROUPS in segment
+        self.is_judged = is_judged(self.key)
 
     def unanswered(self) -> list[_Append]:
         """Returns the appends since the set-up that are neither acknowledged nor refused."""
@@ -114,12 +131,13 @@ class ConnectionWriter:
 class ProtocolCheck(ABC):
     """Checks the frames of one connection, and matches replies to requests.
 
-    is_whole: its opening was recorded. findings: gets broken rules.
+    is_whole: its opening was recorded. findings: gets broken rules. is_judged: whether facts of a key are wanted.
     """
 
-    def __init__(self, key: Key, findings: list[Finding]) -> None:
+    def __init__(self, key: Key, findings: list[Finding], is_judged: Callable[[Key], bool] = every_key) -> None:
         self.key = key
         self._findings = findings
+        self._is_judged = is_judged
         self._start(is_whole=False)
 
     def _start(self, *, is_whole: bool) -> None:
@@ -305,7 +323,7 @@ class ProtocolCheck(ABC):
         self._lapsed = (self._lapsed + writer.unanswered())[-MOST_WAITING:]
         writer.set_up()
         if writer.key is None:  # appends may follow before the reply
-            writer.name_segment(command.segment)
+            writer.name_segment(command.segment, self._is_judged)
         flow = flow_of(command.request_id)
         if flow > 0:
             holder = self._flows.get(flow)
