@@ -59,7 +59,7 @@ def run(effort: Effort) -> Report:
         part, trace = str(Path(folder, "part.wtrace")), str(Path(folder, "trace.wtrace"))
         part_count = write_traffic(Path(part), min(megabytes, DECODED_MEGABYTES) * 1_000_000)
         decoded = _decoding(part, effort)
-        name = "decoding by column, of one by one, in one process"
+        name = "decoding by column, of decoding by row, in one process"
         report.add(name, decoded.ratio(PLAIN, BY_COLUMN), 5, at_most=False)
         name = "judging by all rules: time, of decoding one by one"
         report.add(name, decoded.ratio(JUDGED, PLAIN), 2, at_most=True)

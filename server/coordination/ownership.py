@@ -111,7 +111,7 @@ class ContainerOwnership:
     # --- start and stop ---------------------------------------------------------------------------------------------
 
     async def start(self, preferred: Iterable[int] = ()) -> None:
-        """Opens a session and starts to acquire containers: at once the `preferred`, in turn the others.
+        """Opens a session and starts to acquire containers: the `preferred` at once, other containers in turn.
 
         Raises Unreachable.
         """

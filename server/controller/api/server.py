@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Final, Self, TypeVar
 
@@ -121,11 +122,10 @@ class ControllerServer:
         self = cls(controller, authority, None, settled)
         self._host = published_host or host
         self._in_flight = CallsInFlight(self.handlers, *bounds(controller.config), calls=calls)
-        try:
+        async with AsyncExitStack() as failed:
+            failed.push_async_callback(self.aclose, 0)
             await self._in_flight.start(host, port, tls)
-        except BaseException:
-            await self.aclose(0)
-            raise
+            failed.pop_all()
         return self
 
     @property
