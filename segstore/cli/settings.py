@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, get_args, ge
 from pydantic import BaseModel, Field, SecretStr, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from segstore.cli.terminal import error_text
+from segstore.cli.terminal import argument_text, error_text
 from segstore.server.auth import read_secret
 from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
 from segstore.server.config import SETTINGS, read_toml, unknown_name
@@ -227,6 +227,8 @@ class Setting(NamedTuple):
 
         Raises ValueError.
         """
+        if isinstance(given, str) and not self.is_file:
+            given = argument_text(given)
         if self.is_file and given == "":
             raise ValueError("the name is empty")
         if self.is_file and isinstance(given, str):
