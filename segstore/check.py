@@ -257,7 +257,7 @@ def _located(
                 skipped.append(str(chunk))
                 first_skip = min(first_skip, chunk.offset)
                 continue
-            last = max(last, chunk.block)
+            last = max(last, chunk.block_of(len(chunk) - 1))
             columns = chunk.columns
             if columns is None:
                 for block, number, record in chunk.located:

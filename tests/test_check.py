@@ -17,6 +17,8 @@ from segstore.wire.trace import Damage, Direction, Metadata, Record, RecordKind
 from tests.wire.history.support import lines_of
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "traces"
+PACKET = b"\6\0\0\0"
+"""The first bytes of a packet's block in a file of packets."""
 HISTORY = """
     w send {"segment": "s", "event": "a"} → ok {"offset": 0}
     r poll {"segment": "s"} → ok {"events": [[0, "a"], [3, "b"]]}
@@ -85,6 +87,20 @@ def test_behind_a_part_that_cannot_be_read_nothing_is_certain(tmp_path: Path) ->
         records = list(trace.records())
     assert judged(records, []).broken
     assert not judged(records, [Damage(0, 1, False, "")]).broken  # as the page and filters show it
+
+
+def test_behind_a_missing_packet_nothing_is_certain(tmp_path: Path) -> None:
+    path = tmp_path / "trace.pcapng"
+    with TraceFile(FIXTURES / "write.jsonl") as trace:
+        records = list(trace.records())
+    write_trace(path, records, Metadata)
+    set_up = next(record.data for record in records if record.data.startswith(b"\0\0\0\1\0"))  # SETUP_APPEND
+    start, _, end = path.read_bytes().partition(set_up)
+    begin, after = start.rindex(PACKET), end.index(PACKET)
+    path.write_bytes(start[:begin] + end[after:])
+    report = check([path])
+    assert not report.broken
+    assert report.verdicts.unknown["reply-without-request", "parts of the recording could not be read"] == 5
 
 
 def test_large_traces_are_judged_in_two_processes(monkeypatch: pytest.MonkeyPatch) -> None:

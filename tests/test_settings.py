@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from segstore.cli import serving
 from segstore.cli.commands import main
 from segstore.cli.serve import serve
-from segstore.cli.settings import GROUPS, BadSetting, ServeSettings, groups, read_settings, settings
+from segstore.cli.settings import GROUPS, BadSetting, ServeSettings, groups, misspelt, read_settings, settings
 from segstore.server import StoreSettings
 from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
 from segstore.server.coordination import OwnershipSettings
@@ -167,6 +167,15 @@ def test_what_is_wrong_in_an_option_or_a_variable_is_said_with_its_name(name: st
     assert (option.exit_code, option.stderr) == (2, f"main serve: {ALL[name].option}: {said}\n")
     variable = run(environment={ALL[name].variable: text})
     assert (variable.exit_code, variable.stderr) == (2, f"main serve: {ALL[name].variable}: {said}\n")
+
+
+def test_a_variable_that_resembles_a_setting_causes_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "serve", lambda _: None)
+    warned = run(environment={"SEGSTORE_ADMIN_PROT": "1"})
+    said = "main serve: the variable SEGSTORE_ADMIN_PROT is ignored; did you mean SEGSTORE_ADMIN_PORT?\n"
+    assert (warned.exit_code, warned.stderr) == (0, said)
+    others = ["SEGSTORE_CODEC", "SEGSTORE_CLIENT_USERNAME", "SEGSTORE_PORT_12345_TCP", "SEGSTORE_SERVICE_HOST", "PORT"]
+    assert list(misspelt(dict.fromkeys(others, "1"))) == []
 
 
 def test_a_settings_file_is_an_option_or_a_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

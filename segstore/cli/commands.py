@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from segstore import __version__
-from segstore.cli.terminal import PORT, Refusal, echo, error_text, log_plainly
+from segstore.cli.terminal import PORT, Refusal, complete_command, echo, error_text, log_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -61,7 +61,10 @@ class _OneSentence(click.Group):
             self._load(cmd_name)
         elif cmd_name not in self.commands:
             self.load_all()  # for the suggestion of a similar name
-        return super().get_command(ctx, cmd_name)
+        command = super().get_command(ctx, cmd_name)
+        if command is not None:
+            complete_command(command)
+        return command
 
     def load_all(self) -> None:
         """Imports the modules of all commands, which are then in `commands`."""
@@ -73,16 +76,15 @@ class _OneSentence(click.Group):
             module = import_module(f"segstore.cli.{_MODULES[name]}")
             self.add_command(getattr(module, name))
 
-    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> Any:
+    def main(self, *args: Any, **extra: Any) -> Any:
         run: Any = super().main
         if not extra.pop("standalone_mode", True):
-            return run(args, *rest, standalone_mode=False, **extra)
+            return run(*args, standalone_mode=False, **extra)
         for stream in (sys.stdout, sys.stderr):
             if hasattr(stream, "reconfigure"):  # escapes characters that the terminal cannot show
                 stream.reconfigure(errors="backslashreplace")
         log_plainly()
-        for argument in sys.argv[1:] if args is None else args:
-            _check_utf8(argument)
+        complete_command(self)
         if "SEGSTORE_CODEC" in os.environ:
             try:
                 _codec_backend()
@@ -90,7 +92,7 @@ class _OneSentence(click.Group):
                 click.echo(f"segstore: {error}", err=True)  # `echo` needs the codec
                 sys.exit(2)
         try:
-            status = run(args, *rest, standalone_mode=False, **extra)
+            status = run(*args, standalone_mode=False, **extra)
             sys.stdout.flush()
         except click.UsageError as error:
             if isinstance(error, click.exceptions.NoArgsIsHelpError):
@@ -111,14 +113,6 @@ class _OneSentence(click.Group):
                 sys.exit(1)
             _fail(f"segstore: {error_text(error)}", 1)
         sys.exit(status if isinstance(status, int) else 0)
-
-
-def _check_utf8(argument: str) -> None:
-    """Refuses an argument that is not UTF-8; Python reads other bytes as surrogates."""
-    try:
-        argument.encode()
-    except UnicodeEncodeError:
-        _fail(f"segstore: the argument {os.fsencode(argument)!r} is not UTF-8", 2)
 
 
 def _flush_or_drop() -> None:

@@ -75,13 +75,15 @@ def serve(config: Path | None, **options: Any) -> int:
     and SEGSTORE_ADMIN_PORT. Options take precedence over variables, and variables over the file.
     """
     from segstore.cli import serving
-    from segstore.cli.settings import BadSetting, read_settings
+    from segstore.cli.settings import BadSetting, misspelt, read_settings
     from segstore.server.coordination import CoordinationError
     from segstore.server.durable import DataError
     from segstore.server.faults import FaultFileError
 
     context = click.get_current_context()
     chosen = {name: value for name, value in options.items() if value is not None}
+    for name, near in misspelt(os.environ):
+        echo(f"{context.command_path}: the variable {name} is ignored; did you mean {near}?", err=True)
     try:
         settings = read_settings(chosen, os.environ, config, max_memory=serving.machine_bytes() // 2)
         if "auth_key" in chosen:

@@ -9,6 +9,7 @@ error names the source of the value, and secrets are not shown.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +21,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, get_args, ge
 from pydantic import BaseModel, Field, SecretStr, TypeAdapter, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from segstore.cli.terminal import error_text
+from segstore.cli.terminal import argument_text, error_text
 from segstore.server.auth import read_secret
 from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
 from segstore.server.config import SETTINGS, read_toml, unknown_name
@@ -123,6 +124,8 @@ _METAVARS: Final = {
 _UNITS: Final = {"port": "PORT", "s": "SECONDS", "ms": "MS", "bytes": "BYTES", "memory": "BYTES"}
 _NEW: Final = ("data", "record")
 """Paths that need not exist."""
+_OTHERS: Final = re.compile("SEGSTORE_CLIENT_.*|SEGSTORE_CODEC|SEGSTORE_CONFIG|SEGSTORE_CONTROLLER|SEGSTORE_URL")
+"""Variables that are no setting of `segstore serve`."""
 _SENTENCE: Final = re.compile(r"(.+?\.)(?:\s|$)", re.DOTALL)
 
 
@@ -227,6 +230,8 @@ class Setting(NamedTuple):
 
         Raises ValueError.
         """
+        if isinstance(given, str) and not self.is_file:
+            given = argument_text(given)
         if self.is_file and given == "":
             raise ValueError("the name is empty")
         if self.is_file and isinstance(given, str):
@@ -305,6 +310,15 @@ def read_settings(
     for name, value in (_DEFAULTS | defaults).items():
         values.setdefault(known[name].path, value)
     return _made(values)
+
+
+def misspelt(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields unknown variables that resemble the variable of a setting, each with that variable."""
+    known = [setting.variable for setting in settings().values()]
+    for name in environment:
+        is_strange = name.startswith("SEGSTORE_") and name not in known and not _OTHERS.fullmatch(name)
+        if is_strange and (near := difflib.get_close_matches(name, known, 1, 0.9)):
+            yield name, near[0]
 
 
 def _of_file(path: Path, known: Mapping[str, Setting]) -> Iterable[tuple[Setting, str, Any, Path]]:

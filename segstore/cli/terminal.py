@@ -1,12 +1,15 @@
 """Texts, numbers and help on the command line, and its output: lines, tables, errors of the system, log format.
 
 Invariant: text from files and peers reaches a terminal only through `printable`, so it can neither move the cursor nor
-imitate another line. Log lines have a bounded length. Refused: numbers that are not finite.
+imitate another line. Log lines have a bounded length. Refused: arguments that are not UTF-8, and numbers that are not
+finite.
 """
 
 from __future__ import annotations
 
+import ast
 import copy
+import inspect
 import io
 import json
 import logging
@@ -16,6 +19,7 @@ import select
 import shutil
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -79,9 +83,35 @@ class Rereadable(click.Path):
         return self.coerce_path_result(str(copy))
 
 
+def argument_text(text: str) -> str:
+    """Returns an argument or a variable of the environment as text. Raises ValueError if its bytes are not UTF-8.
+
+    In a locale whose encoding lacks a byte, Python has read it as a surrogate.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        data = os.fsencode(text)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise ValueError(f"{data!r} is not UTF-8.") from None
+    return text
+
+
+class Text(click.types.StringParamType):
+    """Text: an argument that is UTF-8, in any locale."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return argument_text(super().convert(value, param, ctx))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 def scoped_name(text: str) -> tuple[str, str]:
     """Parses SCOPE/NAME."""
-    scope, _, name = text.partition("/")
+    scope, _, name = Text()(text).partition("/")
     if not scope or not name or "/" in name:
         raise click.BadParameter(f"{text!r} is not SCOPE/NAME")
     return scope, name
@@ -94,6 +124,22 @@ class NewPath(click.Path):
         if not value:  # as a path, it would be the working directory
             self.fail("the name is empty", param, ctx)
         return super().convert(value, param, ctx)
+
+
+def complete_command(command: click.Command) -> None:
+    """Completes a command and its sub-commands: arguments and options that are text are read as `Text`, and the help
+    that `python -OO` has removed with the docstrings is read from the source.
+    """
+    for parameter in command.params:
+        if parameter.type is click.STRING:
+            parameter.type = Text()
+    if sys.flags.optimize > 1 and command.help is None and command.callback is not None:
+        with suppress(OSError):  # the source is not installed
+            declared = ast.parse(textwrap.dedent(inspect.getsource(command.callback))).body[0]
+            assert isinstance(declared, ast.FunctionDef | ast.AsyncFunctionDef)
+            command.help = ast.get_docstring(declared)
+    for below in getattr(command, "commands", {}).values():
+        complete_command(below)
 
 
 def let_options_follow(group: click.Group, change: Callable[[Any, str, Any], object]) -> None:

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from segstore.server.tap import TapServer
 
 Kind = Literal["stores", "tap", "replay"]
-_AT_ONCE = 20_000
+_AT_ONCE = 10_000
+_COMPARED_CHARACTERS = 64
+"""Characters of a name that are compared in the time that a short name takes."""
 _ALONE = "there is only one store; `segstore serve --stores 2` starts two"
 
 
@@ -188,11 +190,14 @@ class Controlled:
 
     async def segments(self) -> AsyncIterator[Segment]:
         """Yields all segments of the stores of this process. Yields to the loop regularly."""
+        done = 0
         for store in self.stores:
             for container in list(store.store.containers.values()):
-                for done, segment in enumerate(list(container.segments.values()), 1):
+                for segment in list(container.segments.values()):
                     yield segment
-                    if done % _AT_ONCE == 0:
+                    done += 1 + len(segment.name) // _COMPARED_CHARACTERS
+                    if done > _AT_ONCE:
+                        done = 0
                         await asyncio.sleep(0)
 
     def store_of(self, segment: str) -> SegmentStoreServer | None:

@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -64,6 +65,15 @@ class _Connection(H11Protocol):
         super().handle_events()
         if self.cycle is not None:  # after the first request, uvicorn's own timer ends idle connections
             self._silence.cancel()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers malformed bytes, unless they are in the body of a request that was answered. Then it closes."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # the application's response would be a second one
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._silence.cancel()

@@ -36,7 +36,7 @@ from pydantic import (
 )
 from pydantic.json_schema import SkipJsonSchema
 
-from segstore.server.config import PlainName
+from segstore.server.config import PlainName, check_choice
 from segstore.server.toxics import Milliseconds, Toxic
 from segstore.wire import COMMANDS, WireError, encode
 from segstore.wire.controller_api import STATUSES
@@ -318,6 +318,8 @@ def reply_class(name: str) -> type[Command]:
 def _from_word(given: Any) -> Any:
     if callable(given) and not isinstance(given, type):
         return Call(call=given)
+    if isinstance(given, dict) and given and _tag(given) is None:
+        check_choice("an action", next(iter(given)), _KEYS)
     if not isinstance(given, str):
         return given
     words = " ".join(given.split()).casefold()

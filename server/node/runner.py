@@ -35,6 +35,8 @@ _DRAIN_S = 5.0
 _CLEAN_EVERY_S = 60.0
 _MERGED_INDEX_MS = 60_000
 _INDEX_EVERY_S = 0.1
+_ENTRIES_AT_ONCE = 256
+"""Index entries of a container that housekeeping writes in one loop iteration."""
 
 
 class SegmentStoreServer:
@@ -118,11 +120,13 @@ class SegmentStoreServer:
         """Writes index entries of idle segments, and deletes transient segments that are no longer used."""
         clean_every_s = min(_CLEAN_EVERY_S, self.settings.transient_idle_s)
         clean_at = time.monotonic() + clean_every_s
+        written = 0
         while True:
-            await asyncio.sleep(_INDEX_EVERY_S)
+            await asyncio.sleep(0 if written >= _ENTRIES_AT_ONCE else _INDEX_EVERY_S)
+            written = 0
             try:
                 now_ms = self.service.now_ms()
-                self.store.settle_index(now_ms)
+                written = self.store.settle_index(now_ms, _ENTRIES_AT_ONCE)
                 self.store.drop_merged_indexes(now_ms, _MERGED_INDEX_MS)
                 if time.monotonic() >= clean_at:
                     clean_at = time.monotonic() + clean_every_s

@@ -17,6 +17,7 @@ transient segments that were not used for a while are listed for deletion by clo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -422,17 +423,21 @@ class Container(ContainerState):
 
     # The index
 
-    def settle_index(self, name: str | None = None, now_ms: int | None = None) -> None:
-        """Writes the index entries that are due for one segment or for all; without a time, all entries are due.
+    def settle_index(self, name: str | None = None, now_ms: int | None = None, most: int | None = None) -> int:
+        """Writes the index entries that are due for one segment or for all; returns their number.
 
-        A timer calls this to wake readers at the tail of an index; other requests do not need the timer, because
+        Without a time, all entries are due. At most `most` segments are visited, in the order in which they changed. A
+        timer calls this to wake readers at the tail of an index; other requests do not need the timer, because
         `SegmentStore` settles an index before it reads it.
         """
-        for segment in list(self._unindexed.values()) if name is None else [self._unindexed.get(name)]:
+        written = 0
+        for segment in list(islice(self._unindexed.values(), most)) if name is None else [self._unindexed.get(name)]:
             if segment is not None and (now_ms is None or now_ms >= segment.index_due_ms):
                 del self._unindexed[segment.name]
                 assert segment.index_due_ms, "an entry is due for each segment in it"
                 self._write_index_entry(segment, 0)
+                written += 1
+        return written
 
     # Inside
 

@@ -294,10 +294,9 @@ class SegmentStore:
 
     # The index
 
-    def settle_index(self, now_ms: int | None = None) -> None:
-        """Writes all index entries that are due; see `Container.settle_index`."""
-        for container in self.containers.values():
-            container.settle_index(now_ms=now_ms)
+    def settle_index(self, now_ms: int | None = None, most: int | None = None) -> int:
+        """Writes the index entries that are due, of each container at most `most`; see `Container.settle_index`."""
+        return sum(container.settle_index(now_ms=now_ms, most=most) for container in self.containers.values())
 
     def table(self, name: str) -> TableSegment:
         """The table in a segment, for reading. Raises `NotOwner`, `NoSuchSegment`, `Unmapped`."""

@@ -14,13 +14,21 @@ from typing import Annotated, Any, Final, Literal, Self, TypedDict, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from segstore.server.config import PlainName
+from segstore.server.config import PlainName, check_choice
 from segstore.wire.names import MAX_INT64
 
 _DAY_MS: Final = 86_400_000
 
 Stream = Literal["upstream", "downstream"]
 Milliseconds = Annotated[float, Field(ge=0, le=_DAY_MS, strict=True)]
+
+
+def _of_stores(given: Any) -> Any:
+    if given == "controller":
+        raise ValueError(
+            "the controller's port (gRPC) has no toxics; rules about calls (rpc = …) delay and refuse them"
+        )
+    return given
 
 
 class _Toxic(BaseModel):
@@ -36,7 +44,7 @@ class _Toxic(BaseModel):
     type: str
     name: PlainName = ""
     toxicity: float = Field(default=1.0, ge=0, le=1)
-    store: int | None = Field(default=None, ge=0, le=MAX_INT64, strict=True)
+    store: Annotated[int | None, BeforeValidator(_of_stores)] = Field(default=None, ge=0, le=MAX_INT64, strict=True)
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -155,11 +163,13 @@ TOXIC_MODELS: Final[dict[str, type[_Toxic]]] = {
 """The models by the names of their types."""
 
 
-def _with_attributes(given: Any) -> Any:
+def _of_known_type(given: Any) -> Any:
     if isinstance(given, dict) and isinstance(attributes := given.get("attributes"), dict):
         if twice := sorted(attributes.keys() & given.keys()):
             raise ValueError(f"{twice[0]} is given twice, in attributes and beside them")
         given = {name: value for name, value in given.items() if name != "attributes"} | attributes
+    if isinstance(given, dict) and isinstance(given.get("type"), str):
+        check_choice("type", given["type"], TOXIC_MODELS)
     return given
 
 
@@ -184,7 +194,7 @@ Toxic = Annotated[
     Discriminator(
         _tag, custom_error_type="toxic", custom_error_message=f"a toxic has a type, one of {', '.join(TOXIC_MODELS)}"
     ),
-    BeforeValidator(_with_attributes),
+    BeforeValidator(_of_known_type),
 ]
 """A toxic of a class above, or an object with its type and fields."""
 

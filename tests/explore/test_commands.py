@@ -147,6 +147,25 @@ def test_what_cannot_be_explored_is_refused_in_a_sentence(arguments: tuple[str, 
     assert says in result.output
 
 
+@looped(
+    ("options", "says"),
+    [
+        (("--page", "m.html"), "--page: m.runs, for its runs, is no folder"),
+        (("--page", "n", "--junit", "n"), "--junit: n is another output, too"),
+        (("--page", "n.html", "--write-baseline", "n.runs"), "--write-baseline: n.runs is another output, too"),
+        (("--page", "n.runs"), "--page: n.runs is another output, too"),
+        (("--junit", "x", "--write-baseline", "./x"), "--write-baseline: x is another output, too"),
+    ],
+)
+def test_outputs_that_clash_are_refused_before_the_runs(
+    options: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.runs").touch()
+    result = run(*options, "--", "/no/such/program")
+    assert (result.exit_code, says in result.output) == (2, True), result.output
+
+
 @looped("option", [("--tokens",), ("--stores", 3)])
 def test_a_trace_goes_to_one_store_that_checks_no_tokens(option: tuple[str, ...], trace: Path) -> None:
     result = run(trace, *option)

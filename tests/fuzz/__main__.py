@@ -24,10 +24,14 @@ RSS_MB = 1024
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="coverage-guided fuzzing of the codec")
-    parser.add_argument("targets", nargs="*", choices=TARGETS, help="all by default")
+    help_text = f"{', '.join(TARGETS)}; all by default"
+    parser.add_argument("targets", nargs="*", metavar="TARGET", default=TARGETS, help=help_text)
     options = parser.parse_args()
+    unknown = [target for target in options.targets if target not in TARGETS]
+    if unknown:
+        parser.error(f"there is no target {unknown[0]!r}; there are {', '.join(TARGETS)}")
     seconds = int(os.environ.get("FUZZ_SECONDS") or 60)
-    failed = [target for target in options.targets or TARGETS if not fuzz(target, seconds)]
+    failed = [target for target in options.targets if not fuzz(target, seconds)]
     if failed:
         print(f"a promise was broken: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

@@ -229,8 +229,10 @@ _APPENDS: Final = "an append is APPEND_BLOCK_END, or CONDITIONAL_APPEND if it ha
 _TRANSACTIONS: Final = (
     "transactions are calls, such as rpc = commitTransaction; of the requests of one, segment ~ *#transaction.* holds"
 )
+_READS: Final = f"{', '.join(cls.type_name for cls in COMMANDS.values() if cls.type_name.startswith('READ_'))}?"
 _MEANT: Final = {
     **dict.fromkeys(("append", "write", "events"), _APPENDS),
+    "read": _READS,
     **dict.fromkeys(("abort", "commit", "transaction", "txn"), _TRANSACTIONS),
 }
 """Words that are no type, and the types or calls that they mean."""

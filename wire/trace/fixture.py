@@ -240,7 +240,8 @@ def from_line(line: str, header: FixtureHeader, number: int) -> Record:
         values = json_object(line)
         contents = [key for key in _CONTENTS if key in values]
         if len(contents) != 1:
-            raise BadField(f"exactly one of {', '.join(_CONTENTS)} is needed, not {len(contents)}")
+            given = ", ".join(contents or values) or "no key"
+            raise BadField(f"exactly one of {', '.join(_CONTENTS)} is needed, not {given}")
         (content,) = contents
         refuse_others(values, ("at_ns", "conn", "dir", content, *_CONTENTS[content], "note"))
         at_ns, connection = _int64(values, "at_ns", header.start_ns), _int64(values, "conn")

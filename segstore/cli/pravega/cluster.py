@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from segstore.cli.terminal import EXISTING_FILE, Finite
+from segstore.cli.terminal import EXISTING_FILE, Finite, Text
 
 if TYPE_CHECKING:
     from segstore.client import Client, ClientSettings, StreamCut
@@ -111,9 +111,10 @@ def cut_of(stream: tuple[str, str], text: str, takes: str) -> StreamCut:
 
 def part_name(text: str) -> str:
     """Parses a part of a scoped name."""
-    if not text or "/" in text:
-        raise click.BadParameter(f"{text!r} is not a name: it is empty or has a slash.")
-    return text
+    name: str = Text()(text)
+    if not name or "/" in name:
+        raise click.BadParameter(f"{name!r} is not a name: it is empty or has a slash.")
+    return name
 
 
 RATE = click.option(

@@ -127,6 +127,7 @@ def explore(trace: Path | None, prepare: str | None, **options: Any) -> int:
         raise click.UsageError("give a command after --, or a TRACE")
     if command is None and (options["tokens"] or (options["stores"] or 1) > 1):
         raise click.UsageError("--tokens and --stores need a command: a TRACE has its own tokens and goes to one store")
+    _check_outputs(options)
     records: list[Record] | None = None
     if trace is not None:
         records = records_of(trace)
@@ -168,6 +169,21 @@ def _client(command: str | list[str] | None, option: str) -> CommandClient | Non
         return None if command is None else CommandClient(words_of(command))
     except CommandError as error:
         raise click.BadParameter(str(error), param_hint=option) from error
+
+
+def _check_outputs(options: dict[str, Any]) -> None:
+    """Refuses outputs that cannot be written, or that replace one another, before the runs."""
+    outputs = [
+        (option, path) for option in ("page", "junit", "write_baseline") if (path := options[option]) is not None
+    ]
+    if options["page"] is not None:
+        folder = options["page"].with_suffix(".runs")
+        outputs.insert(0, ("page", folder))
+        if folder.exists() and not folder.is_dir():
+            raise click.BadParameter(f"{folder}, for its runs, is no folder", param_hint="--page")
+    for number, (option, path) in enumerate(outputs):
+        if any(path.resolve() == earlier.resolve() for _, earlier in outputs[:number]):
+            raise click.BadParameter(f"{path} is another output, too", param_hint=f"--{option.replace('_', '-')}")
 
 
 def _exit(number: signal.Signals) -> None:

@@ -41,14 +41,14 @@ async def list_segments(
     limit: _Limit = 100,
     indexes: Annotated[bool, Query(description="Whether to include index segments.")] = False,
 ) -> AllSegments:
-    total, later = 0, list[Segment]()
+    total, later = 0, list[tuple[str, str]]()
     async for segment in controlled.segments():
         listed = shown(segment.name)
         if listed.startswith(prefix) and contains in listed and (indexes or not is_index(segment.name)):
             total += 1
             if listed > after:
-                later.append(segment)
-    names = [segment.name for segment in nsmallest(limit + 1, later, key=lambda segment: shown(segment.name))]
+                later.append((listed, segment.name))
+    names = [name for _, name in nsmallest(limit + 1, later)]
     fitting = bisect(list(accumulate(map(len, names))), _MOST_CHARACTERS)
     page = names[: max(1, min(limit, fitting))]
     places = [_find(controlled, name) for name in page]

@@ -47,6 +47,22 @@ async def test_a_request_to_upgrade_is_answered_as_if_it_were_none(caplog: pytes
     assert caplog.messages == []
 
 
+async def test_a_malformed_body_is_answered_once_and_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    head = b"POST /v1/faults HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    async with asking() as (mock, _):
+        answer = await raw(mock.http_url, head + b"zz\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1") == 1
+        host, port = mock.http_url.removeprefix("http://").rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(head)
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 415 ")
+        writer.write(b"zz\r\n")
+        assert b"HTTP/1.1" not in await reader.read()
+        writer.close()
+    assert caplog.messages == []
+
+
 async def test_a_request_whose_body_never_comes_does_not_keep_it_from_stopping() -> None:
     async with asking() as (mock, http):
         await http.get("/v1/health")

@@ -62,7 +62,7 @@ def test_a_json_file_with_tabs_has_the_same_content(tmp_path: Path) -> None:
             "'WrngHost' is not a reply (WrongHost?)",
         ),
         ("round_trip_ms:\n  a: 5\n", 2, "round_trip_ms.a", "a key is the number of a store, from 0"),
-        ("rules:\n  - do: {clos: after}\n", 2, "rules[0].do", "an action has one of the keys ok, error"),
+        ("rules:\n  - do: {clos: after}\n", 2, "rules[0].do", "answer, not 'clos' (close?)"),
         (
             "rules: [{match: rpc = createStream, do: close}]\n",
             1,

@@ -167,10 +167,19 @@ def test_an_entry_is_not_there_before_its_time(store: SegmentStore) -> None:
 def test_readers_at_the_tail_of_an_index_are_woken_by_the_sweep(store: SegmentStore) -> None:
     write(store, S, b"0123456789", 100)
     store.container_for(INDEX).wait(INDEX, 0, "reader")
-    store.settle_index(109)
-    assert not store.waiters.woken
-    store.settle_index(110)
+    assert store.settle_index(109) == 0
+    assert store.settle_index(110) == 1
     assert store.waiters.take_woken() == [("reader", WakeReason.DATA)]
+
+
+def test_the_sweep_writes_a_bounded_number_of_entries(store: SegmentStore) -> None:
+    for number in range(20):
+        name = f"scope/stream{number}/0.#epoch.0"
+        store.create_segment(name, now_ms=100)
+        write(store, name, b"0123456789", 100)
+    written = [store.settle_index(110, 2) for _ in range(20)]
+    assert max(written) <= 2 * len(store.containers)
+    assert sum(written) == 20
 
 
 def test_locate_offset_answers_as_recorded(store: SegmentStore) -> None:

@@ -24,12 +24,13 @@ EVERY: list[dict[str, Any]] = [
 ]
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"type": "latencie"}, "", "a toxic has a type, one of latency, bandwidth"),
+    ({"type": "latencie"}, "", "half_open, not 'latencie' (latency?)"),
     ({"type": []}, "", "a toxic has a type, one of latency"),
     ({"latency": 5}, "", "a toxic has a type, one of latency, bandwidth"),
     ({"type": "latency", "latency": 1, "attributes": {"latency": 5}}, "", "latency is given twice"),
     ({"type": "latency", "latncy": 5}, "latncy", "there is no such key (latency?)"),
     ({"type": "down", "stream": "upstream"}, "stream", "there is no such key (store?)"),
+    ({"type": "down", "store": "controller"}, "store", "the controller's port (gRPC) has no toxics"),
     ({"type": "slicer", "average_size": 5, "size_variation": 5}, "", "must be less than average_size, 5"),
 ]
 

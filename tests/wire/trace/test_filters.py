@@ -279,6 +279,7 @@ def test_a_filter_says_what_it_looks_at() -> None:
 def test_a_word_that_is_no_type_suggests_what_it_means() -> None:
     appends = "APPEND_BLOCK_END, or CONDITIONAL_APPEND"
     words = {"APPEND": appends, "APPNED": appends, "write": appends, "TXN": "rpc = commitTransaction"}
+    words["READ"] = "(READ_SEGMENT, READ_TABLE, "
     for word, suggested in (words | {"DATA_APENDED": "(DATA_APPENDED?)"}).items():
         with pytest.raises(FilterError) as caught:
             parse_filter(f"type = {word}")
