@@ -6,6 +6,7 @@ users' own histories both become. Times are in ns since 1970. All values can be 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from segstore.wire.names import parent_of
@@ -223,6 +224,20 @@ class GroupUpdate(NamedTuple):
     order: int
     end: int
     changes: tuple[Update, ...]
+
+
+class TableUpdate(NamedTuple):
+    """An update of the state of a reader group in a table. order, end: the version of the map of readers that the
+    update names, and the version that it gets.
+
+    readers: reader → its segments with their offsets, None for a reader that is offline. released: segment → offset.
+    """
+
+    group: str
+    order: int
+    end: int
+    readers: Mapping[str, Mapping[str, int] | None]
+    released: Mapping[str, int]
 
 
 class Passed(NamedTuple):

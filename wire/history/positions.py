@@ -1,8 +1,9 @@
 """Judges the states of reader groups: who holds which segment, and positions, against earlier ones and against reads.
 
-Facts are `GroupUpdate` and `Passed`, of all groups and segments of a scope. An update is stored only if the state has
-not changed meanwhile, so the offsets of updates are their order; the times of their acknowledgements are not. Behind an
-update that was not recorded, or whose acknowledgement was lost, the holders of segments are unknown. A connection does
+Facts are `GroupUpdate`, `TableUpdate` and `Passed`, of all groups and segments of a scope. An update is stored only if
+the state has not changed meanwhile, so the offsets of updates are their order, or in a table the versions that they
+name; the times of their acknowledgements are not. Behind an update that was not recorded, or whose acknowledgement was
+lost, the holders of segments are unknown. A connection does
 not tell for which reader it reads, and clients read ahead, so bytes that any connection was given count as read by all
 groups.
 
@@ -17,10 +18,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import pairwise
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from segstore.wire.history.facts import Broken, Fact, GroupUpdate, Key, Open, Place
+from segstore.wire import NOT_EXISTS
+from segstore.wire.history.facts import Broken, Fact, GroupUpdate, Key, Open, Place, TableUpdate
 from segstore.wire.history.groups import Holders
 from segstore.wire.reader_groups import (
     AcquireSegment,
@@ -34,6 +37,7 @@ from segstore.wire.reader_groups import (
 )
 
 UNRECORDED: Final = "updates of the group's state are missing in the recording"
+RECREATED: Final = "the table of the group may have been created again"
 ELSEWHERE: Final = "another store may have given the bytes"
 
 _Ranges = dict[int, tuple[int, Place, Place]]
@@ -58,7 +62,7 @@ class PositionsFold:
 
     def __init__(self, key: Key) -> None:
         self.key = key
-        self._updates: dict[str, list[tuple[Place, GroupUpdate]]] = defaultdict(list)
+        self._updates: dict[str, list[tuple[Place, GroupUpdate | TableUpdate]]] = defaultdict(list)
         self._ranges: dict[str, _Ranges] = defaultdict(dict)
         self._elsewhere: set[str] = set()
         """Segments that other stores may have had."""
@@ -66,7 +70,7 @@ class PositionsFold:
     def see(self, fact: Fact) -> Iterable[Broken | Open]:
         """Takes the next fact; all are judged at the end."""
         _, place, value = fact
-        if isinstance(value, GroupUpdate):
+        if isinstance(value, GroupUpdate | TableUpdate):
             self._updates[value.group].append((place, value))
         elif value.end < 0:
             self._elsewhere.add(value.segment)
@@ -80,6 +84,12 @@ class PositionsFold:
     def end(self) -> Iterator[Broken | Open]:
         for group, updates in self._updates.items():
             updates.sort(key=lambda update: update[1].order)
+            if any(
+                first.order == second.order and isinstance(first, TableUpdate)
+                for (_, first), (_, second) in pairwise(updates)
+            ):
+                yield Open("poll-skip", Key("group", group), RECREATED)
+                continue
             positions = _Positions(Key("group", group))
             for place, update in updates:
                 yield from positions.take(place, update)
@@ -125,20 +135,27 @@ class _Positions:
         self.claims: list[_Claim] = []
         self._holders = Holders(key)
         self._state: GroupState | None = None
+        self._readers: dict[str, Mapping[str, int]] = {}
+        """Of a group in a table: reader → segment → offset."""
+        self._is_whole = False
+        """Whether all updates of the table were recorded so far."""
         self._end = -1
         self._floors: dict[str, int] = {}
         self._last: dict[str, tuple[int, str, Place]] = {}
         """Segment → the position that was reported last, the first reader that reported it, and the place."""
 
-    def take(self, place: Place, update: GroupUpdate) -> Iterator[Broken | Open]:
+    def take(self, place: Place, update: GroupUpdate | TableUpdate) -> Iterator[Broken | Open]:
         """Takes the next update of the group's state."""
         if update.order != self._end:
-            if self._state is not None:
+            if self._state is not None or self._is_whole:
                 yield Open("poll-skip", self.key, UNRECORDED)
             if self._holders.forget():
                 yield Open("held-twice", self.key, UNRECORDED)
-            self._state = None
+            self._state, self._readers, self._is_whole, self._last = None, {}, False, {}
         self._end = update.end
+        if isinstance(update, TableUpdate):
+            yield from self._take_table(place, update)
+            return
         for change in update.changes:
             yield from self._hold(place, change)
             if isinstance(change, InitialState):
@@ -157,6 +174,28 @@ class _Positions:
             if last is not None and last is not before:
                 self._claim("unread-below-checkpoint", last, place)
 
+    def _take_table(self, place: Place, update: TableUpdate) -> Iterator[Broken | Open]:
+        """Takes the next update of a table: first the segments that readers gave up, then all that they have."""
+        self._is_whole = self._is_whole or update.order == NOT_EXISTS
+        for reader, segments in update.readers.items():
+            for segment, offset in self._readers.get(reader, {}).items():
+                if segments is None:
+                    self._go_offline(place, reader, segment, update.released.get(segment, offset))
+                elif segment not in segments and segment in update.released:
+                    yield from self._report(place, reader, {segment: update.released[segment]})
+                if segments is None or segment not in segments:
+                    self._holders.release(reader, segment)
+        for reader, segments in update.readers.items():
+            known = self._readers.pop(reader, {})
+            if segments is None:
+                continue
+            for segment, offset in segments.items():
+                if segment not in known:
+                    yield from self._holders.acquire(place, reader, segment)
+                    self._floors.setdefault(segment, offset)
+            yield from self._report(place, reader, segments)
+            self._readers[reader] = segments
+
     def _hold(self, place: Place, change: Update) -> Iterator[Broken | Open]:
         match change:
             case AcquireSegment(reader, segment):
@@ -174,9 +213,7 @@ class _Positions:
         mine = state.readers.get(reader, {})
         if isinstance(change, RemoveReader):
             for segment, offset in mine.items():
-                start = change.positions.get(segment, offset)
-                self._last[segment] = start, reader, place
-                self._floors[segment] = max(self._floors.get(segment, 0), start)
+                self._go_offline(place, reader, segment, change.positions.get(segment, offset))
             return
         if isinstance(change, ReleaseSegment):
             reports: Mapping[str, int] = {change.segment: change.offset}
@@ -185,6 +222,15 @@ class _Positions:
         else:
             return
         own = {name: offset for name, offset in reports.items() if name in mine and offset >= 0}  # -1 is any end
+        yield from self._report(place, reader, own)
+
+    def _go_offline(self, place: Place, reader: str, segment: str, offset: int) -> None:
+        """Takes the offset at which the segment of a reader continues that was taken offline."""
+        self._last[segment] = offset, reader, place
+        self._floors[segment] = max(self._floors.get(segment, 0), offset)
+
+    def _report(self, place: Place, reader: str, own: Mapping[str, int]) -> Iterator[Broken]:
+        """Judges the positions of a reader's own segments."""
         for segment, offset in own.items():
             last, previous, where = self._last.get(segment, (offset, reader, place))
             if offset < last:
@@ -193,7 +239,8 @@ class _Positions:
                 yield Broken(rule, self.key, (where, place), text, last, offset)
             if offset != last or segment not in self._last:
                 self._last[segment] = offset, reader, place
-        self._claim("poll-skip", own, place)
+        if self._state is not None or self._is_whole:
+            self._claim("poll-skip", own, place)
 
     def _claim(self, rule: str, positions: Mapping[str, int], place: Place) -> None:
         for segment, position in positions.items():

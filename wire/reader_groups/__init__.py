@@ -1,7 +1,7 @@
 """The state of a reader group: updates in a stream (Java clients), or entries of a table (Rust, Python)."""
 
 from segstore.wire.reader_groups.state import SILENT, Checkpoints, GroupState, decode_updates
-from segstore.wire.reader_groups.table import VERSION_VALUE, StoredGroup, decode_key, encode_key
+from segstore.wire.reader_groups.table import ASSIGNED, UNASSIGNED, VERSION_VALUE, StoredGroup, decode_key, encode_key
 from segstore.wire.reader_groups.updates import (
     RETENTIONS,
     AcquireSegment,
@@ -24,8 +24,10 @@ from segstore.wire.reader_groups.updates import (
 )
 
 __all__ = [
+    "ASSIGNED",
     "RETENTIONS",
     "SILENT",
+    "UNASSIGNED",
     "VERSION_VALUE",
     "AcquireSegment",
     "AddReader",

@@ -17,6 +17,7 @@ from typing import Any, Final
 from segstore.wire import commands as c
 from segstore.wire.commands import NO_VERSION, NOT_EXISTS
 from segstore.wire.history.facts import Fact, Key, Operation, Place, Waiting
+from segstore.wire.history.traces.group_facts import table_update
 from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, Maker
 from segstore.wire.schema import Buffer, Command
 
@@ -68,6 +69,11 @@ def _updated(place: Place, request: Waiting, reply: Command | None) -> Iterator[
     updates.pop("", None)  # an empty key loses its version on the wire
     for name, values in updates.items():
         yield _fact(place, request, command.segment, what, outcome, name, **values)
+
+
+def _entries_updated(place: Place, request: Waiting, reply: Command | None) -> Iterator[Fact]:
+    yield from _updated(place, request, reply)
+    yield from table_update(place, request, reply)
 
 
 # --- reads of tables --------------------------------------------------------------------------------------------------
@@ -123,7 +129,7 @@ def _deleted(place: Place, request: Waiting, reply: Command | None) -> Iterator[
 
 
 OF_REGISTERS: Final[dict[type[Command], Maker]] = {
-    c.UpdateTableEntries: _updated,
+    c.UpdateTableEntries: _entries_updated,
     c.RemoveTableKeys: _updated,
     c.ReadTable: _read,
     c.ReadTableKeys: _read,
