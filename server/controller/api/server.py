@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from segstore.server.controller.api.answers import answer, with_status
 from segstore.server.controller.api.auth import Authority
 from segstore.server.controller.api.caller import Caller
-from segstore.server.controller.api.calls import Calls, end_call
+from segstore.server.controller.api.calls import Behaviour, Calls, end_call
 from segstore.server.controller.api.in_flight import CallsInFlight, end_interrupted
 from segstore.server.controller.api.service import serve
 from segstore.server.controller.config import ControllerConfig
@@ -28,7 +28,7 @@ from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerClosed, ControllerError, Interrupted, RequestsTooLarge
 from segstore.server.durable import JournalFailed
 from segstore.server.net import TlsFiles
-from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
+from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, Method
 from segstore.wire.endpoint import Endpoint
 
 _log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class ControllerServer:
     Attributes:
         controller: the controller.
         served: its gRPC methods by their names on the wire.
-        handlers: the gRPC handlers of these methods.
+        behaviours: what serves these methods over gRPC, by their paths.
     """
 
     def __init__(
@@ -88,13 +88,7 @@ class ControllerServer:
         self._work: set[asyncio.Task[Any]] = set()
         self._held_bytes = 0
         self._closed = False
-        self.handlers = grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                name: grpc.unary_unary_rpc_method_handler(self._handler(name, method))
-                for name, method in METHODS.items()
-            },
-        )
+        self.behaviours = {method.path: self._behaviour(name, method) for name, method in METHODS.items()}
         self._in_flight: CallsInFlight | None = None
         self._keeper: asyncio.Task[None] | None = asyncio.create_task(self._keep(), name="controller")
         self._host = ""
@@ -121,7 +115,7 @@ class ControllerServer:
         """
         self = cls(controller, authority, None, settled)
         self._host = published_host or host
-        self._in_flight = CallsInFlight(self.handlers, *bounds(controller.config), calls=calls)
+        self._in_flight = CallsInFlight(self.behaviours.get, *bounds(controller.config), calls=calls)
         async with AsyncExitStack() as failed:
             failed.push_async_callback(self.aclose, 0)
             await self._in_flight.start(host, port, tls)
@@ -243,7 +237,7 @@ class ControllerServer:
         if self._settled is not None:
             await self._settled()
 
-    def _handler(self, name: str, method: Method) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    def _behaviour(self, name: str, method: Method) -> Behaviour:
         serve_one = self.served[name]
 
         async def perform(request: Message, caller: Caller) -> bytes:
