@@ -23,9 +23,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from segstore.server.auth import Permission
 from segstore.server.control_api import ApiProblem, Guard, HttpListener
 from segstore.server.controller import ControllerError
-from segstore.server.controller.api import SCOPES, Authority, Permission
+from segstore.server.controller.api import SCOPES, Authority
 from segstore.server.net import TlsFiles
 from segstore.server.rest.asking import RestRequest, RestResponse, refusal
 from segstore.server.rest.operations import OPERATIONS

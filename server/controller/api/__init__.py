@@ -1,7 +1,6 @@
 """The controller's gRPC server: methods, status codes, authentication and permissions (the last two also for REST)."""
 
-from segstore.server.controller.api.access import Permission
-from segstore.server.controller.api.answers import answer, with_status
+from segstore.server.controller.api.answers import answer, end_refused
 from segstore.server.controller.api.auth import Accounts, Authority
 from segstore.server.controller.api.caller import SCOPES, Caller, scope_resource, stream_resource, user_resource
 from segstore.server.controller.api.calls import Behaviour, Calls, end_call, sent_metadata
@@ -29,15 +28,14 @@ __all__ = [
     "ControllerServer",
     "ForwardingServer",
     "NotForwarded",
-    "Permission",
     "UpstreamController",
     "answer",
     "bounds",
     "end_call",
+    "end_refused",
     "scope_resource",
     "sent_metadata",
     "stream_resource",
     "unreached",
     "user_resource",
-    "with_status",
 ]

@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from segstore.server.controller.api.answers import answer, with_status
+from segstore.server.controller.api.answers import end_refused, with_status
 from segstore.server.controller.api.auth import Authority
 from segstore.server.controller.api.caller import Caller
 from segstore.server.controller.api.calls import Behaviour, Calls, end_call
@@ -65,8 +65,7 @@ class ControllerServer:
 
     Attributes:
         controller: the controller.
-        served: its gRPC methods by their names on the wire.
-        behaviours: what serves these methods over gRPC, by their paths.
+        behaviours: what serves its methods over gRPC, by their paths.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class ControllerServer:
         `JournalFailed`. None: no durability.
         """
         self.controller = controller
-        self.served = serve(controller, servers or (lambda: (self.endpoint,)))
+        self._served = serve(controller, servers or (lambda: (self.endpoint,)))
         self._authority = authority or Authority()
         self._settled = settled
         self._work: set[asyncio.Task[Any]] = set()
@@ -237,13 +236,14 @@ class ControllerServer:
         if self._settled is not None:
             await self._settled()
 
-    def _behaviour(self, name: str, method: Method) -> Behaviour:
-        serve_one = self.served[name]
+    async def perform(self, name: str, request: Message, caller: Caller) -> Message:
+        """Performs a method as a part of a call. Raises ControllerError."""
+        response = await self._served[name](request, caller)
+        return with_status(METHODS[name].response, "SUCCESS") if response is None else response
 
+    def _behaviour(self, name: str, method: Method) -> Behaviour:
         async def perform(request: Message, caller: Caller) -> bytes:
-            response: Message | None = await serve_one(request, caller)
-            response = with_status(method.response, "SUCCESS") if response is None else response
-            return response.SerializeToString()
+            return (await self.perform(name, request, caller)).SerializeToString()
 
         def prepare(asked: bytes, caller: Caller) -> Callable[[], Awaitable[bytes]]:
             return partial(perform, method.request.FromString(asked), caller)
@@ -263,10 +263,7 @@ class ControllerServer:
                 await end_call(context, grpc.StatusCode.UNAVAILABLE, str(error), OUTCOME_UNKNOWN)
             except ControllerError as error:
                 _log.debug("%s: %s", name, error)
-                value, code = answer(name, error)
-                if value is not None:
-                    return with_status(method.response, value).SerializeToString()
-                await end_call(context, code, error.message)
+                return await end_refused(name, error, context)
 
         return handle
 
