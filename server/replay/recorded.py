@@ -52,7 +52,7 @@ class RecordedController:
         self._number = 0
         self.endpoint = Endpoint(host, 0)
         upstream = server.upstream_controller
-        self._upstream = None if upstream is None else UpstreamController(Endpoint(*upstream))
+        self._upstream = None if upstream is None else UpstreamController(upstream)
 
     @classmethod
     async def start(cls, server: TraceServer, calls: CallReplay, host: str, port: int) -> Self:

@@ -39,20 +39,10 @@ from segstore.server.net import listening_on, stop_accepting
 from segstore.server.replay.matching import Mode, Replay
 from segstore.server.replay.problem import Problem, broken, call_problem, problem
 from segstore.server.replay.script import ScriptedReply, Step, read_script, type_of
-from segstore.wire import (
-    AppendSetup,
-    Command,
-    ErrorMessage,
-    ErrorMessageCode,
-    FrameDecoder,
-    Hello,
-    KeepAlive,
-    NoSuchSegment,
-    SetupAppend,
-    WireError,
-    encode,
-)
+from segstore.wire import Command, FrameDecoder, WireError, encode
+from segstore.wire import commands as c
 from segstore.wire.blocks import Append, AppendBlockDecoder, owned
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.protocol import HELLO, ClientProtocol, frames_of
 from segstore.wire.trace import CONTROLLER, Record, segments_of
 
@@ -60,7 +50,6 @@ if TYPE_CHECKING:
     from segstore.server.controller.api import ControllerServer
     from segstore.server.replay.calls import CallReplay, CallStep, LeftOut
     from segstore.server.replay.recorded import RecordedController
-    from segstore.wire.endpoint import Endpoint
     from segstore.wire.trace import Call
 
 Missing = Literal["error", "close", "pass", "fail"]
@@ -168,8 +157,8 @@ class TraceServer:
         self.left_out_calls: Sequence[LeftOut] = ()
         self._controller: ControllerServer | RecordedController | None = None
         self.missing = missing
-        self.upstream = upstream
-        self.upstream_controller = upstream_controller
+        self.upstream = None if upstream is None else Endpoint(*upstream)
+        self.upstream_controller = None if upstream_controller is None else Endpoint(*upstream_controller)
         self.pace = pace
         self.tell = tell
         self.timeout_s = timeout_s
@@ -432,7 +421,7 @@ class _Conversation(asyncio.Protocol):
             self._tell(item, "refused")
             self._refuse(item)
             return
-        if isinstance(item, SetupAppend) and self._passing is not None:
+        if isinstance(item, c.SetupAppend) and self._passing is not None:
             self._passing.set_ups.pop(item.writer_id, None)
         if self._answer_hello(item):
             return
@@ -443,7 +432,7 @@ class _Conversation(asyncio.Protocol):
                 return
         answer = server.replay.answer(item, self._expected)
         if answer is not None:
-            if isinstance(item, SetupAppend) and server.missing == "pass":
+            if isinstance(item, c.SetupAppend) and server.missing == "pass":
                 self._pass().set_ups[item.writer_id] = item
             self._tell(item, f"answered as request {answer.step.number} of the trace")
             self._send_replies(answer.replies, answer.closes)
@@ -459,8 +448,8 @@ class _Conversation(asyncio.Protocol):
             self._pass().send(item)
         else:
             segment = getattr(item, "segment", "")
-            request_id, code = getattr(item, "request_id", 0), ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION
-            self._write(encode(ErrorMessage(request_id, segment, unanswered.sentence, code)))
+            request_id, code = getattr(item, "request_id", 0), c.ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION
+            self._write(encode(c.ErrorMessage(request_id, segment, unanswered.sentence, code)))
 
     def _tell(self, item: Command | Append, outcome: str) -> None:
         event = item.event_number if isinstance(item, Append) else None
@@ -469,15 +458,15 @@ class _Conversation(asyncio.Protocol):
     def _refuse(self, item: Command | Append) -> None:
         """Answers a request of a client that is to give up: it does if an append is refused, not if a set-up is."""
         match item:
-            case Hello():
+            case c.Hello():
                 self._write(encode(HELLO))
-            case KeepAlive():
+            case c.KeepAlive():
                 self._write(encode(item))
-            case SetupAppend():
-                self._write(encode(AppendSetup(item.request_id, item.segment, item.writer_id, _NO_EVENT)))
+            case c.SetupAppend():
+                self._write(encode(c.AppendSetup(item.request_id, item.segment, item.writer_id, _NO_EVENT)))
             case _:
                 segment = next(iter(segments_of(item)), "")
-                self._write(encode(NoSuchSegment(getattr(item, "request_id", 0), segment, "", -1)))
+                self._write(encode(c.NoSuchSegment(getattr(item, "request_id", 0), segment, "", -1)))
 
     def _answer_hello(self, item: Command | Append) -> bool:
         """Answers a Hello that the trace lacks, unless the other store answers it."""
@@ -548,7 +537,7 @@ class _Passing:
 
     def __init__(
         self,
-        upstream: tuple[str, int],
+        upstream: Endpoint,
         back: Callable[[bytes], object],
         closed: Callable[[], object],
         writable: asyncio.Event,
@@ -562,8 +551,8 @@ class _Passing:
         self._last: Command | Append = HELLO
         self._waiting: dict[UUID, list[Append]] = {}
         self._refusals: dict[UUID, Any] = {}
-        self.set_ups: dict[UUID, SetupAppend] = {}
-        self._protocol: ClientProtocol[SetupAppend] = ClientProtocol(decoder=FrameDecoder(unknown="keep"))
+        self.set_ups: dict[UUID, c.SetupAppend] = {}
+        self._protocol: ClientProtocol[c.SetupAppend] = ClientProtocol(decoder=FrameDecoder(unknown="keep"))
         self._writer: asyncio.StreamWriter | None = None
         self._early = bytearray()
         self._waiting_bytes = 0
@@ -571,12 +560,12 @@ class _Passing:
         self._task = asyncio.create_task(self._run(), name="segstore replay forwards")
 
     def send(self, item: Command | Append) -> None:
-        if isinstance(item, Hello):
+        if isinstance(item, c.Hello):
             self._hello_hidden = False
             return  # the connection begins with a Hello anyway; from now on its answer is returned
         self._last = item
         writer = getattr(item, "writer_id", None)
-        if isinstance(item, SetupAppend):
+        if isinstance(item, c.SetupAppend):
             self._refusals.pop(item.writer_id, None)
         elif isinstance(item, Append):
             if (set_up := self.set_ups.pop(item.writer_id, None)) is not None:
@@ -592,16 +581,15 @@ class _Passing:
                 return
         self._put(frames_of(item))
 
-    def _set_up(self, set_up: SetupAppend, reply: Command) -> None:
+    def _set_up(self, set_up: c.SetupAppend, reply: Command) -> None:
         """The store has answered a set-up that the trace had answered."""
         waiting = self._waiting.pop(set_up.writer_id, [])
         self._waiting_bytes -= sum(len(append.data) for append in waiting)
-        if isinstance(reply, AppendSetup):
+        if isinstance(reply, c.AppendSetup):
             for item in waiting:
                 self._put(frames_of(item))
             return
-        host, port = self._upstream
-        self._refused(set_up, f"the store at {host}:{port} answers {reply.type_name} for {set_up.segment}")
+        self._refused(set_up, f"the store at {self._upstream} answers {reply.type_name} for {set_up.segment}")
         self._refusals[set_up.writer_id] = reply
         for append in waiting:
             self._refuse(append)
@@ -624,10 +612,8 @@ class _Passing:
             async with asyncio.timeout(_CONNECT_S):
                 reader, writer = await asyncio.open_connection(*self._upstream)
         except (OSError, OverflowError) as error:  # the latter for an impossible port
-            host, port = self._upstream
-            self._refused(
-                self._last, f"no connection to the store at {host}:{port}: {str(error) or 'it did not answer'}"
-            )
+            why = str(error) or "it did not answer"
+            self._refused(self._last, f"no connection to the store at {self._upstream}: {why}")
             self._lost()
             return
         try:
@@ -636,7 +622,7 @@ class _Passing:
             self._early.clear()
             while data := await reader.read(1 << 16):
                 for command, set_ups in self._protocol.receive(data):
-                    if isinstance(command, Hello) and self._hello_hidden:
+                    if isinstance(command, c.Hello) and self._hello_hidden:
                         self._hello_hidden = False
                     elif set_ups:
                         self._set_up(set_ups[-1], command)

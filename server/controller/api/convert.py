@@ -87,27 +87,24 @@ def to_stream_config(message: m.StreamConfig) -> StreamConfig:
 
 def from_stream_config(scope: str, stream: str, config: StreamConfig) -> m.StreamConfig:
     """Sets stream info, scaling policy and tags always, because clients read them; sets retention only if present."""
-    message = m.StreamConfig(
+    scaling, retention = config.scaling, config.retention
+    return m.StreamConfig(
         streamInfo=stream_info(scope, stream),
         scalingPolicy=m.ScalingPolicy(
-            scaleType=config.scaling.kind,
-            targetRate=config.scaling.target_rate,
-            scaleFactor=config.scaling.factor,
-            minNumSegments=config.scaling.min_segments,
+            scaleType=scaling.kind,
+            targetRate=scaling.target_rate,
+            scaleFactor=scaling.factor,
+            minNumSegments=scaling.min_segments,
+        ),
+        retentionPolicy=None
+        if retention is None
+        else m.RetentionPolicy(
+            retentionType=retention.kind, retentionParam=retention.limit, retentionMax=retention.maximum
         ),
         tags=m.Tags(tag=config.tags),
         timestampAggregationTimeout=config.timestamp_aggregation_timeout_ms,
         rolloverSizeBytes=config.rollover_bytes,
     )
-    if config.retention is not None:
-        message.retentionPolicy.CopyFrom(
-            m.RetentionPolicy(
-                retentionType=config.retention.kind,
-                retentionParam=config.retention.limit,
-                retentionMax=config.retention.maximum,
-            )
-        )
-    return message
 
 
 def to_key_ranges(messages: Iterable[m.ScaleRequest.KeyRangeEntry]) -> list[KeyRange]:
