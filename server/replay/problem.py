@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from segstore.server.replay.script import AnyStep, Step, key_of, type_of
+from segstore.server.replay.script import AnyStep, Step, compared_fields, key_of, type_of
 from segstore.wire import Command, WireError
 from segstore.wire.blocks import Append, split_events
 from segstore.wire.inspect import excerpts
@@ -283,11 +283,9 @@ def in_words(fields: Iterable[FieldDifference]) -> str:
 
 def described(item: Command | Append) -> str:
     """A request as one line: its type and the fields that are compared; payloads are shortened."""
-    secrets = item.secrets if isinstance(item, Command) else frozenset()
     said = [type_of(item)]
-    for name in item.__struct_fields__:
-        value = getattr(item, name)
-        if name in ("request_id", "writer_id") or name in secrets or value is None or value == "":
+    for name, value in compared_fields(item):
+        if value is None or value == "":
             continue
         if isinstance(value, memoryview | bytes | bytearray):
             events = list(_events(item).values()) if isinstance(item, Append) else []

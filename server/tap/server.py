@@ -271,7 +271,7 @@ class TapServer(WithFaults):
         """Resets all connections at once, as a failing network does; returns their number."""
         links = tuple(self.links)
         for link in links:
-            link.abort("cut")
+            link.disconnect("cut", drain=False)
         return len(links)
 
     async def stop(self, *, drain_s: float = _DRAIN_S) -> None:
@@ -290,10 +290,10 @@ class TapServer(WithFaults):
             for server in servers:
                 await stop_accepting(server)
             for link in tuple(self.links):
-                link.end("the tap shuts down")
+                link.disconnect("the tap shuts down")
             await self._until_empty(drain_s)
             for link in tuple(self.links):
-                link.abort()
+                link.disconnect(drain=False)
             await self._until_empty(drain_s)
             for server in servers:
                 await server.wait_closed()
@@ -349,4 +349,4 @@ class TapServer(WithFaults):
             largest = max(self.links, key=lambda each: each.held_bytes)
             why = f"incomplete frames take more than {MOST_HELD_BYTES} bytes, and this connection holds the most"
             log.warning("connection from %s closed: %s", largest.peer, why)
-            largest.abort(why)
+            largest.disconnect(why, drain=False)

@@ -247,6 +247,7 @@ async def test_a_store_for_which_there_is_no_port_is_not_named(caplog: pytest.Lo
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
         assert raised.value.details() == "segstore tap: no port is free for a"
     assert "no port is free for a" in caplog.text
+    assert "the controller at" not in caplog.text  # it has answered
 
 
 async def test_calls_in_flight_end_when_the_front_is_closed() -> None:
