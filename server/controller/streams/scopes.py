@@ -93,9 +93,8 @@ class Tables:
             number = core.state.numbers.get(f"{scope}/{name}{TABLE_SUFFIX}", 0)
             now_ms = core.now_ms()
             table = Table(scope, name, config, now_ms, history.first_epoch(config.partitions, number, now_ms))
-            key_bytes = config.primary_key_bytes + config.secondary_key_bytes
             for segment in table.epoch.segments:
-                await core.segments.create_table(table.segment_name(segment), key_bytes, config.rollover_bytes)
+                await core.segments.create_table(table.segment_name(segment), config.key_bytes, config.rollover_bytes)
             core.state.scope(scope)  # it may have been deleted while the store worked
             core.record(op.TableCreated(scope, name, config, number, now_ms))
 
