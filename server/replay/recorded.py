@@ -43,21 +43,19 @@ _LONGEST_DETAILS: Final = 1_000
 
 
 class RecordedController:
-    """Answers controller calls for a `TraceServer`. Created by `start`."""
+    """Answers controller calls for a `TraceServer`."""
 
-    def __init__(self, server: TraceServer, calls: CallReplay, host: str) -> None:
+    def __init__(self, server: TraceServer, calls: CallReplay) -> None:
         self._server = server
         self._calls = calls
         self._in_flight = CallsInFlight(self._behaviour_of, *bounds(ControllerConfig()))
         self._number = 0
-        self.endpoint = Endpoint(host, 0)
+        self.endpoint = Endpoint("", 0)
         upstream = server.upstream_controller
         self._upstream = None if upstream is None else UpstreamController(upstream)
 
-    @classmethod
-    async def start(cls, server: TraceServer, calls: CallReplay, host: str, port: int) -> Self:
+    async def start(self, host: str, port: int) -> Self:
         """Listens; port 0 picks a free port. Raises CannotListen."""
-        self = cls(server, calls, host)
         await self._in_flight.start(host, port)
         self.endpoint = Endpoint(host, self._in_flight.port)
         return self

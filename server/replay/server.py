@@ -271,7 +271,7 @@ class TraceServer:
         self.left_out_calls = calls.left_out
         if calls.steps or forwards:
             self.calls = calls
-            self._controller = await RecordedController.start(self, calls, host, port)
+            self._controller = await RecordedController(self, calls).start(host, port)
         else:
             controller = replay_controller(read_script(records), self.host, self.port)
             self._controller = await ControllerServer.start(controller, host, port)

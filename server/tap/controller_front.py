@@ -44,52 +44,39 @@ _CONTROLLERS: Final = METHODS["getControllerServerList"].path
 
 
 class ControllerFront:
-    """The proxy. Created by `start`.
+    """The proxy.
 
-    Attributes:
-        port: the port that it listens on.
+    controller: the address to which calls are forwarded. through: returns the address to give to clients for a store;
+    its OSError is answered with UNAVAILABLE. published_host: the host name of this port for clients. trust: trusted
+    authorities (PEM), b"" for gRPC's own; None to connect to the controller without TLS. calls: sees all calls.
     """
 
     def __init__(
         self,
-        upstream: UpstreamController,
+        controller: Endpoint,
         through: Callable[[Endpoint], Awaitable[Endpoint]],
         published_host: str,
+        *,
+        trust: bytes | None = None,
         calls: Calls | None = None,
     ) -> None:
         self._in_flight = CallsInFlight(self._behaviour_of, MOST_MESSAGE, calls=calls)
-        self._upstream = upstream
+        self._upstream = UpstreamController(controller, trust)
         self._through = through
         self._published_host = published_host
         self._reached = True
 
-    @classmethod
-    async def start(
-        cls,
-        host: str,
-        port: int,
-        *,
-        controller: Endpoint,
-        through: Callable[[Endpoint], Awaitable[Endpoint]],
-        published_host: str,
-        tls: TlsFiles | None = None,
-        trust: bytes | None = None,
-        calls: Calls | None = None,
-    ) -> Self:
-        """Starts listening and returns the proxy. Raises OSError if it cannot listen there.
-
-        through: returns the address to give to clients for a store; its OSError is answered with UNAVAILABLE.
-        published_host: the host name of this port for clients. trust: trusted authorities (PEM), b"" for gRPC's own;
-        None to connect to the controller without TLS. calls: sees all calls.
-        """
-        if controller.port == port and controller.host in (host, published_host, "localhost"):
+    async def start(self, host: str, port: int, tls: TlsFiles | None = None) -> Self:
+        """Starts listening. Raises OSError if it cannot listen there."""
+        controller = self._upstream.address
+        if controller.port == port and controller.host in (host, self._published_host, "localhost"):
             raise OSError(errno.EINVAL, f"the controller at {controller} is this port itself")
-        self = cls(UpstreamController(controller, trust), through, published_host, calls)
         await self._in_flight.start(host, port, tls)
         return self
 
     @property
     def port(self) -> int:
+        """The port that it listens on."""
         return self._in_flight.port
 
     async def aclose(self, grace_s: float = 1.0) -> None:

@@ -199,16 +199,10 @@ class TapServer(WithFaults):
         from segstore.server.tap.controller_front import ControllerFront
 
         settings = self.settings
-        return await ControllerFront.start(
-            settings.host,
-            settings.controller_port,
-            controller=controller,
-            through=self.through,
-            published_host=settings.public_host,
-            tls=TlsFiles.of(settings.tls_cert, settings.tls_key),
-            trust=self._trusted,
-            calls=Calls(lambda: self.recorder, lambda: self.rules),
-        )
+        calls = Calls(lambda: self.recorder, lambda: self.rules)
+        front = ControllerFront(controller, self.through, settings.public_host, trust=self._trusted, calls=calls)
+        own = TlsFiles.of(settings.tls_cert, settings.tls_key)
+        return await front.start(settings.host, settings.controller_port, own)
 
     async def probe(self) -> list[Probed]:
         """Checks whether the controller, the known stores and the store that the controller names answer.
