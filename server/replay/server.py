@@ -300,6 +300,8 @@ class TraceServer:
 
 
 class _Conversation(asyncio.Protocol):
+    """A client's connection. writable: set while the client reads its replies."""
+
     def __init__(self, server: TraceServer) -> None:
         self._server = server
         self._decoder = FrameDecoder(unknown="keep")
@@ -315,8 +317,8 @@ class _Conversation(asyncio.Protocol):
         self._has_ended = self._scheduled = False
         self._held_bytes = 0
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self.writable = asyncio.Event()
+        self.writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -338,12 +340,12 @@ class _Conversation(asyncio.Protocol):
             self._closed.set_result(None)
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self.writable.clear()
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        self.writable.set()
         self._advance_soon()
 
     def abort(self) -> None:
@@ -388,7 +390,7 @@ class _Conversation(asyncio.Protocol):
         for _ in range(_STEP):
             if (transport := self._transport) is None or transport.is_closing():
                 return
-            if not self._writable.is_set() or len(self._timers) >= _MOST_DELAYED:
+            if not self.writable.is_set() or len(self._timers) >= _MOST_DELAYED:
                 transport.pause_reading()
                 return
             if self._items:
@@ -398,7 +400,7 @@ class _Conversation(asyncio.Protocol):
                     return  # each delayed reply comes here again
                 if self._broken is not None and not self._server.failure:
                     self._server.add(broken(self.number, self._broken))
-                self._close()
+                self.close()
             else:
                 transport.resume_reading()
                 return
@@ -443,13 +445,13 @@ class _Conversation(asyncio.Protocol):
         if server.missing == "fail":
             self._refuse(item)
         elif server.missing == "close":
-            self._close()
+            self.close()
         elif server.missing == "pass":
             self._pass().send(item)
         else:
             segment = getattr(item, "segment", "")
             request_id, code = getattr(item, "request_id", 0), c.ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION
-            self._write(encode(c.ErrorMessage(request_id, segment, unanswered.sentence, code)))
+            self.write(encode(c.ErrorMessage(request_id, segment, unanswered.sentence, code)))
 
     def _tell(self, item: Command | Append, outcome: str) -> None:
         event = item.event_number if isinstance(item, Append) else None
@@ -459,14 +461,14 @@ class _Conversation(asyncio.Protocol):
         """Answers a request of a client that is to give up: it does if an append is refused, not if a set-up is."""
         match item:
             case c.Hello():
-                self._write(encode(HELLO))
+                self.write(encode(HELLO))
             case c.KeepAlive():
-                self._write(encode(item))
+                self.write(encode(item))
             case c.SetupAppend():
-                self._write(encode(c.AppendSetup(item.request_id, item.segment, item.writer_id, _NO_EVENT)))
+                self.write(encode(c.AppendSetup(item.request_id, item.segment, item.writer_id, _NO_EVENT)))
             case _:
                 segment = next(iter(segments_of(item)), "")
-                self._write(encode(c.NoSuchSegment(getattr(item, "request_id", 0), segment, "", -1)))
+                self.write(encode(c.NoSuchSegment(getattr(item, "request_id", 0), segment, "", -1)))
 
     def _answer_hello(self, item: Command | Append) -> bool:
         """Answers a Hello that the trace lacks, unless the other store answers it."""
@@ -489,65 +491,52 @@ class _Conversation(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         for reply in replies:
             if pace is None:
-                self._write(reply.frame)
+                self.write(reply.frame)
                 continue
             # Never before the previous reply, which keeps the order.
             self._last_at = max(self._last_at, loop.time() + reply.delay_ns / 1e9 / pace)
             self._timers.append(loop.call_at(self._last_at, self._due, reply.frame))
         if closes:
             if pace is None:
-                self._close()
+                self.close()
             else:
-                self._timers.append(loop.call_at(max(self._last_at, loop.time()), self._close))
+                self._timers.append(loop.call_at(max(self._last_at, loop.time()), self.close))
 
     def _due(self, frame: bytes) -> None:
         self._timers.popleft()
-        self._write(frame)
+        self.write(frame)
         self._advance_soon()
 
-    def _write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 
     def _pass(self) -> _Passing:
         if self._passing is None:
             assert self._server.upstream is not None
-            self._passing = _Passing(
-                self._server.upstream,
-                self._write,
-                self._close,
-                self._writable,
-                lambda item, why: self._server.add(problem(self.number, item)._replace(refusal=why)),
-            )
+            self._passing = _Passing(self, self._server.upstream)
         return self._passing
+
+    def refused(self, item: Command | Append, why: str) -> None:
+        """The other store has refused a request although the trace had answered it, or it could not be sent."""
+        self._server.add(problem(self.number, item)._replace(refusal=why))
 
 
 class _Passing:
     """A connection to another store for requests that the trace does not answer; its replies are returned unchanged.
 
-    writable: set while the client reads its replies; otherwise the store is not read. refused: called with a request
-    that the store refused although the trace had answered it, or that could not be sent, and why.
+    client: the client's connection. The store is not read while the client does not read its replies.
     set_ups: SetupAppends that the trace answered; a set-up is sent to the other store before its writer's first append,
     which waits for the answer. If the store refuses the set-up, the refusal answers the writer's appends.
     """
 
-    def __init__(
-        self,
-        upstream: Endpoint,
-        back: Callable[[bytes], object],
-        closed: Callable[[], object],
-        writable: asyncio.Event,
-        refused: Callable[[Command | Append, str], object],
-    ) -> None:
+    def __init__(self, client: _Conversation, upstream: Endpoint) -> None:
+        self._client = client
         self._upstream = upstream
-        self._back = back
-        self._lost = closed
-        self._writable = writable
-        self._refused = refused
         self._last: Command | Append = HELLO
         self._waiting: dict[UUID, list[Append]] = {}
         self._refusals: dict[UUID, Any] = {}
@@ -589,13 +578,13 @@ class _Passing:
             for item in waiting:
                 self._put(frames_of(item))
             return
-        self._refused(set_up, f"the store at {self._upstream} answers {reply.type_name} for {set_up.segment}")
+        self._client.refused(set_up, f"the store at {self._upstream} answers {reply.type_name} for {set_up.segment}")
         self._refusals[set_up.writer_id] = reply
         for append in waiting:
             self._refuse(append)
 
     def _refuse(self, item: Append) -> None:
-        self._back(encode(msgspec.structs.replace(self._refusals[item.writer_id], request_id=item.request_id)))
+        self._client.write(encode(msgspec.structs.replace(self._refusals[item.writer_id], request_id=item.request_id)))
 
     def _put(self, data: bytes) -> None:
         if self._writer is None:
@@ -605,7 +594,7 @@ class _Passing:
             self._writer.write(data)
             queued = self._writer.transport.get_write_buffer_size()
         if queued + self._waiting_bytes > _MOST_PASSED_BYTES:
-            self._lost()
+            self._client.close()
 
     async def _run(self) -> None:
         try:
@@ -613,8 +602,8 @@ class _Passing:
                 reader, writer = await asyncio.open_connection(*self._upstream)
         except (OSError, OverflowError) as error:  # the latter for an impossible port
             why = str(error) or "it did not answer"
-            self._refused(self._last, f"no connection to the store at {self._upstream}: {why}")
-            self._lost()
+            self._client.refused(self._last, f"no connection to the store at {self._upstream}: {why}")
+            self._client.close()
             return
         try:
             writer.write(self._protocol.hello() + self._early)
@@ -627,11 +616,11 @@ class _Passing:
                     elif set_ups:
                         self._set_up(set_ups[-1], command)
                     else:
-                        self._back(encode(command))
-                await self._writable.wait()
-            self._lost()
+                        self._client.write(encode(command))
+                await self._client.writable.wait()
+            self._client.close()
         except (WireError, OSError):
-            self._lost()
+            self._client.close()
         finally:
             writer.close()
 

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
-from segstore.server.controller import Controller, ControllerError
+from segstore.server.controller import ControllerError
 from segstore.server.controller.api import Caller, Calls, ControllerServer, answer, end_refused
 from segstore.server.rest.asking import Refused, status_of
 from segstore.wire.controller_api import METHODS
@@ -28,13 +28,10 @@ class Calling:
 
     def __init__(self, server: ControllerServer, caller: Caller, peer: str, calls: Calls | None) -> None:
         self.caller = caller
+        self.controller = server.controller
         self._server = server
         self._peer = peer
         self._calls = calls
-
-    @property
-    def controller(self) -> Controller:
-        return self._server.controller
 
     async def unseen(self, method: str, request: Any) -> Any:
         """Calls a method as part of another call; `Calls` does not see it. Raises ControllerError."""

@@ -172,7 +172,7 @@ class Link:
         if rules is not None:
             self._inspection = Inspection(self, rules, store=self._door.number, recorded=self._recorded)
             self.number = self._inspection.number
-            self._inspection.connect(client)
+            rules.toxics.connect(client, store=self._door.number, number=self.number)
         client.hold(_NO_STORE)
         asyncio.get_running_loop().call_soon(client.hold_again)
         self._tap.links.add(self)
@@ -242,8 +242,8 @@ class Link:
 
     def lost(self, side: Side, exc: Exception | None) -> None:
         """Handles the loss of a socket."""
-        if side is self.client and self._inspection is not None:
-            self._inspection.disconnect(side)
+        if side is self.client and self._tap.rules is not None:
+            self._tap.rules.toxics.disconnect(side)
         if self._inspection is None or side is self.client or self._inspection.store_lost(exc):
             self.end_by(side, exc)
         else:
