@@ -38,8 +38,11 @@ class TokenExpired(TokenError):
     """The token has expired."""
 
 
-class AccessLevel(IntEnum):
-    """Access that a claim grants or a request needs; a higher level includes the lower levels."""
+class Permission(IntEnum):
+    """Permission for a resource, which a token or an access-control entry grants, and a request needs.
+
+    A higher permission includes the lower permissions.
+    """
 
     NONE = 0
     READ = 1
@@ -70,7 +73,7 @@ class TokenVerifier:
     def __init__(self, key: str | None) -> None:
         self._key = None if key is None else key.encode()
 
-    def verify(self, resource: str, token: str, needed: AccessLevel, now_s: float) -> float | None:
+    def verify(self, resource: str, token: str, needed: Permission, now_s: float) -> float | None:
         """Checks that a token allows `needed` on the resource now. Returns its expiry in seconds since 1970; None for
         no expiry, or without a key.
 
@@ -101,8 +104,8 @@ class TokenVerifier:
         return expires_s
 
 
-def _level(claimed: object) -> AccessLevel:
-    return AccessLevel.__members__.get(claimed, AccessLevel.NONE) if isinstance(claimed, str) else AccessLevel.NONE
+def _level(claimed: object) -> Permission:
+    return Permission.__members__.get(claimed, Permission.NONE) if isinstance(claimed, str) else Permission.NONE
 
 
 def read_secret(path: Path) -> str:

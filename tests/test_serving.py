@@ -20,8 +20,8 @@ import pytest
 from segstore.cli import serving
 from segstore.cli.serving import announcement
 from segstore.cli.settings import ServeSettings, read_settings
+from segstore.server.auth import Permission
 from segstore.server.controller import ControllerConfig
-from segstore.server.controller.api import Permission
 from segstore.server.controller.config import AutoScaling
 from segstore.wire import Command, CreateSegment, FrameDecoder, Hello, KeepAlive, WrongHost, encode
 from segstore.wire.endpoint import Endpoint

@@ -16,10 +16,11 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import NamedTuple
 
+from segstore.server.auth import Permission
 from segstore.server.cluster.node import controller_state
 from segstore.server.cluster.settings import ClusterSettings
 from segstore.server.controller import Controller
-from segstore.server.controller.api import Authority, ControllerServer, ForwardingServer, Permission
+from segstore.server.controller.api import Authority, ControllerServer, ForwardingServer
 from segstore.server.controller.state import Core
 from segstore.server.controller.state import operations as op
 from segstore.server.coordination import (

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sized
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
 
-from segstore.server.auth import AccessLevel, TokenError, TokenExpired, TokenRefused
+from segstore.server.auth import Permission, TokenError, TokenExpired, TokenRefused
 from segstore.server.config import LimitSettings
 from segstore.server.connection.states import SessionEnding
 from segstore.server.store import (
@@ -66,7 +66,7 @@ def _request(
     kind: type[C],
     *,
     segment: str = "segment",
-    access: Callable[[C], Iterable[tuple[str, AccessLevel]]] | None = None,
+    access: Callable[[C], Iterable[tuple[str, Permission]]] | None = None,
     offset: str = "",
     admin_only: bool = False,
     afterwards: Callable[[C, Command], StoreError | None] | None = None,
@@ -102,7 +102,7 @@ def _request(
             try:
                 if named is not None:
                     _check_count(command, name, len(named(command)), service.settings.limits)
-                for resource, level in ((name, AccessLevel.READ),) if access is None else access(command):
+                for resource, level in ((name, Permission.READ),) if access is None else access(command):
                     service.authorize(resource, command.delegation_token, level)
                 reply = perform(service.store, command, service.now_ms())
             except (StoreError, TokenError) as error:
@@ -222,10 +222,10 @@ def _merge(store: SegmentStore, c: w.MergeSegments, now_ms: int) -> Command:
     return w.SegmentsMerged(c.request_id, c.target, c.source, length)
 
 
-def _batch_access(c: w.MergeSegmentsBatch) -> Iterable[tuple[str, AccessLevel]]:
-    yield c.target_segment_id, AccessLevel.READ_UPDATE
+def _batch_access(c: w.MergeSegmentsBatch) -> Iterable[tuple[str, Permission]]:
+    yield c.target_segment_id, Permission.READ_UPDATE
     for source in c.source_segment_ids:
-        yield source, AccessLevel.READ
+        yield source, Permission.READ
 
 
 @_request(w.MergeSegmentsBatch, segment="target_segment_id", access=_batch_access, named=lambda c: c.source_segment_ids)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from segstore.server.auth import AccessLevel, TokenError, TokenVerifier
+from segstore.server.auth import Permission, TokenError, TokenVerifier
 from segstore.server.clock import Clock, TimerHandle
 from segstore.server.config import StoreSettings
 from segstore.server.connection.requests import HANDLERS, handles, refuse
@@ -136,7 +136,7 @@ class StoreService:
         """Calls back at a given wall-clock time."""
         return self._clock.call_later(max(0.0, time_s - self._clock.wall_s()), callback)
 
-    def authorize(self, segment: str, token: str, needed: AccessLevel) -> float | None:
+    def authorize(self, segment: str, token: str, needed: Permission) -> float | None:
         """Checks a token; returns its expiry, None if it has none or tokens are not checked. Raises TokenError."""
         return self._verifier.verify(segment, token, needed, self._clock.wall_s())
 
@@ -185,7 +185,7 @@ class StoreService:
         self.counters.requests += 1
         segment, offset, request_id = command.segment, command.offset, command.request_id
         try:
-            self.authorize(segment, command.delegation_token, AccessLevel.READ)
+            self.authorize(segment, command.delegation_token, Permission.READ)
         except TokenError as error:
             # The reference puts the offset where the request id belongs (seed 36.30).
             refused_id = request_id if self.settings.strict_request_ids else offset

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
-from segstore.server.auth import AccessLevel, TokenError
+from segstore.server.auth import Permission, TokenError
 from segstore.server.connection.requests import handles, refuse
 from segstore.server.connection.states import SessionEnding
 from segstore.server.connection.writers import WRITER_BYTES, Item, Writer
@@ -324,7 +324,7 @@ class Session:
         service, segment, writer_id = self.service, command.segment, command.writer_id
         self._set_ups += 1
         try:
-            expires_s = service.authorize(segment, command.delegation_token, AccessLevel.READ_UPDATE)
+            expires_s = service.authorize(segment, command.delegation_token, Permission.READ_UPDATE)
             self._memory.check()
             last = service.store.setup_append(segment, writer_id, now_ms=service.now_ms())
             container = service.store.container_for(segment)
@@ -406,7 +406,7 @@ class Session:
         name = transient_name(parent, writer_id, random_part)
         try:
             if service.settings.strict_auth:
-                service.authorize(parent, command.delegation_token, AccessLevel.READ_UPDATE)
+                service.authorize(parent, command.delegation_token, Permission.READ_UPDATE)
             limit = service.settings.limits.connection_transient_segments
             if len(self._transients) >= limit:
                 self._transients = {transient for transient in self._transients if service.has_segment(transient)}

@@ -89,7 +89,7 @@ class ReplayFront:
 
     def __init__(self, replay: TraceServer) -> None:
         self.address = Endpoint(replay.host, replay.port)
-        self.upstream = None if replay.upstream is None else Endpoint(*replay.upstream)
+        self.upstream = replay.upstream
         self._replay = replay
 
     def counters(self) -> tuple[dict[str, int], dict[str, int]]:

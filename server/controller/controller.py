@@ -11,21 +11,11 @@ from __future__ import annotations
 
 import logging
 
+from segstore.server.controller import streams as parts
 from segstore.server.controller.errors import ControllerError
 from segstore.server.controller.policies import StreamConfig
 from segstore.server.controller.state import SYSTEM_SCOPE, Core, Due, Timer, image, recovered
 from segstore.server.controller.state import operations as op
-from segstore.server.controller.streams import (
-    ReaderGroups,
-    Scaling,
-    Scopes,
-    Streams,
-    Tables,
-    Transactions,
-    Upkeep,
-    Watermarks,
-    Writers,
-)
 
 _log = logging.getLogger(__name__)
 
@@ -44,15 +34,15 @@ class Controller:
         self.segments = core.segments
         self.config = core.config
         self.now_ms = core.now_ms
-        self.scaling = Scaling(core)
-        self.writers = Writers(core)
-        self.transactions = Transactions(core, self.writers)
-        self.streams = Streams(core, self.scaling, self.transactions)
-        self.tables = Tables(core)
-        self.reader_groups = ReaderGroups(core, self.streams)
-        self.scopes = Scopes(core, self.streams, self.reader_groups, self.tables)
-        self.upkeep = Upkeep(core, self.streams, self.scaling)
-        self.watermarks = Watermarks(core, self.streams)
+        self.scaling = parts.Scaling(core)
+        self.writers = parts.Writers(core)
+        self.transactions = parts.Transactions(core, self.writers)
+        self.streams = parts.Streams(core, self.scaling, self.transactions)
+        self.tables = parts.Tables(core)
+        self.reader_groups = parts.ReaderGroups(core, self.streams)
+        self.scopes = parts.Scopes(core, self.streams, self.reader_groups, self.tables)
+        self.upkeep = parts.Upkeep(core, self.streams, self.scaling)
+        self.watermarks = parts.Watermarks(core, self.streams)
         self._begin()
 
     def _begin(self) -> None:

@@ -100,3 +100,8 @@ class TableConfig(msgspec.Struct, frozen=True):
     primary_key_bytes: int
     secondary_key_bytes: int = 0
     rollover_bytes: int = 0
+
+    @property
+    def key_bytes(self) -> int:
+        """The length of a whole key: the primary key and the secondary key behind it."""
+        return self.primary_key_bytes + self.secondary_key_bytes

@@ -149,7 +149,8 @@ class Decider:
         return name
 
     def replace(self, name: str, rule: Rule) -> str:
-        """Replaces a rule at its place, with new counts; returns the new name.
+        """Replaces a rule at its place, with new counts, and releases the requests that it holds; returns the new
+        name.
 
         The old name stays unless `rule` has a name. Raises NoSuchRule, and ValueError as `add`.
         """
@@ -160,21 +161,20 @@ class Decider:
         replacement.enabled = old.enabled
         rules = (replacement if counted is old else counted for counted in self._rules.values())
         self._rules = {counted.name: counted for counted in rules}
-        self._changed()
+        self._changed(name)
         return new
 
     def clear(self, name: str | None = None) -> None:
-        """Removes one rule, or all. Raises NoSuchRule."""
-        if name is None:
-            self._rules.clear()
-        else:
-            del self._rules[self._rule(name).name]
-        self._changed()
+        """Removes one rule, or all, and releases the held requests. Raises NoSuchRule."""
+        removed = list(self._rules) if name is None else [self._rule(name).name]
+        for rule in removed:
+            del self._rules[rule]
+        self._changed(*removed)
 
     def disable(self, name: str) -> None:
-        """Disables a rule; its position and counts stay. Raises NoSuchRule."""
+        """Disables a rule and releases the requests that it holds; its position and counts stay. Raises NoSuchRule."""
         self._rule(name).enabled = False
-        self._changed()
+        self._changed(name)
 
     def enable(self, name: str) -> None:
         """Enables a disabled rule. Raises NoSuchRule."""
@@ -186,8 +186,8 @@ class Decider:
             raise NoSuchRule(name, tuple(self._rules))
         return self._rules[name]
 
-    def _changed(self) -> None:
-        """Rules were replaced, removed, enabled or disabled."""
+    def _changed(self, *ended: str) -> None:
+        """Rules were enabled, or replaced, removed or disabled: these have `ended`."""
         self.looks_at_replies = self.looks_at_appends = self.looks_at_payloads = False
         for rule in self._rules.values():
             if rule.enabled:

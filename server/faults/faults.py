@@ -236,13 +236,6 @@ class Faults(Decider):
             raise ValueError("nth: the list must not be empty")
         return super().add(rule)
 
-    def replace(self, name: str, rule: Rule) -> str:
-        """Replaces a rule at its place, and releases the old rule's requests. Raises NoSuchRule, ValueError."""
-        new = super().replace(name, rule)
-        self._release(name)
-        self._notify_held()
-        return new
-
     def load(self, source: Path | str | FaultSettings) -> None:
         """Adds the rules and toxics of a fault file; replaces the seed and round-trip times. Raises as `faults_of`."""
         settings = faults_of(source)
@@ -252,18 +245,6 @@ class Faults(Decider):
             self.add(rule)
         for toxic in settings.toxics:
             self.toxics.add(toxic)
-
-    def clear(self, name: str | None = None) -> None:
-        """Removes a rule, or all rules, and releases the held requests. Raises NoSuchRule."""
-        super().clear(name)
-        for rule in [name] if name is not None else list(self._held):
-            self._release(rule)
-        self._notify_held()
-
-    def disable(self, name: str) -> None:
-        """Disables a rule and releases the requests that it holds; its position and counts stay. Raises NoSuchRule."""
-        super().disable(name)
-        self._release(name)
 
     # --- holds ------------------------------------------------------------------------------------------------------
 
@@ -279,6 +260,12 @@ class Faults(Decider):
         """
         self._rule(name)
         return self._release(name)
+
+    def _changed(self, *ended: str) -> None:
+        super()._changed(*ended)
+        for rule in [held for held in self._held if held in ended]:
+            self._release(rule)
+        self._notify_held()
 
     def _release(self, name: str) -> int:
         waiting = self._held.pop(name, {})

@@ -26,9 +26,10 @@ import msgspec
 from pydantic import BaseModel, ValidationError
 
 from segstore.server.faults.rules import Action, Close, Drop, Error
-from segstore.wire import AppendBlock, AppendBlockEnd, Command, ConditionalBlockEnd, encode
+from segstore.wire import Command
 from segstore.wire.blocks import Append
 from segstore.wire.printable import SHOWN, printable
+from segstore.wire.protocol import frames_of
 from segstore.wire.validation import first_error, message_of
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ class FaultRequest:
                 raise ValueError("the segment of an append is that of its writer, and cannot be changed")
             if not isinstance(fields.get("data", b""), bytes | bytearray | memoryview):
                 raise ValueError(f"the data of an append are bytes, not {_shown(fields['data'])}")
+            if "data" in fields:
+                fields["data"] = bytes(fields["data"])
             if not isinstance(fields.get("event_count", 0), int):  # a conditional append does not send it
                 raise ValueError(f"the event count of an append is a whole number, not {_shown(fields['event_count'])}")
         changed = msgspec.structs.replace(self.command, **fields)
@@ -226,14 +229,3 @@ class Functions:
 
 def _shown(value: object) -> str:
     return printable(repr(value), SHOWN)
-
-
-def frames_of(command: Command | Append) -> bytes:
-    """The frames of a request. Raises WireError for a value that cannot be sent."""
-    if not isinstance(command, Append):
-        return encode(command)
-    writer, number, data = command.writer_id, command.event_number, bytes(command.data)
-    if command.expected_offset is not None:
-        return encode(ConditionalBlockEnd(writer, number, command.expected_offset, data, command.request_id))
-    end = AppendBlockEnd(writer, len(data), b"", command.event_count, number, command.request_id)
-    return encode(AppendBlock(writer, data)) + encode(end)

@@ -41,16 +41,8 @@ from segstore.server.faults.observe import Seen, reply_seen, request_seen
 from segstore.server.faults.outgoing import WAITING_BYTES, OutgoingReplies
 from segstore.server.faults.pending import PendingRequests, PlannedReply
 from segstore.server.faults.rules import Call, Close, Corrupt, Drop, Duplicate, Error, Truncate
-from segstore.wire import (
-    COMMANDS,
-    AppendSetup,
-    ConditionalCheckFailed,
-    DataAppended,
-    InvalidEventNumber,
-    SetupAppend,
-    WireError,
-    decode,
-)
+from segstore.wire import COMMANDS, WireError, decode
+from segstore.wire import commands as c
 from segstore.wire.blocks import Append, owned
 from segstore.wire.inspect import NO_PAYLOAD
 
@@ -295,7 +287,7 @@ class Lane:
                 return self._call(request, action)
             case Close() if seen.type_name in _OF_WRITERS:
                 self.is_deaf = True  # what is behind it would be stored, too
-        if isinstance(item, SetupAppend):
+        if isinstance(item, c.SetupAppend):
             self._refused.pop((item.segment, item.writer_id.bytes), None)
         twice = isinstance(action, Duplicate) and action.duplicate == "request"
         return [request] * (2 if twice else 1)
@@ -329,7 +321,7 @@ class Lane:
             number=seen.event_number if seen.event_number >= 0 else seen.offset,
             message=seen.type_name,
         )
-        refuses_writer = reply.is_failure and type(reply) is not ConditionalCheckFailed
+        refuses_writer = reply.is_failure and type(reply) is not c.ConditionalCheckFailed
         if seen.type_name in _OF_WRITERS and writer is not None and refuses_writer:
             key, is_append = (segment, writer.bytes), seen.type_name != "SETUP_APPEND"
             effects.append(Forget(segment, writer))
@@ -337,7 +329,7 @@ class Lane:
                 self._refused.setdefault(key, action if is_append else None)
             if is_append:
                 self._hidden.setdefault(key, (seen.event_number, action))
-                self._numbers_are_wrong = self._numbers_are_wrong or isinstance(reply, InvalidEventNumber)
+                self._numbers_are_wrong = self._numbers_are_wrong or isinstance(reply, c.InvalidEventNumber)
         return self._encode(reply)
 
     def await_reply(self, request: Execute) -> bool:
@@ -387,7 +379,7 @@ class Lane:
         if frames and not (is_planned or self._hidden or self._instead) and self._outgoing.is_open:
             return [Send(b"".join(frames), seen)]
         effects: list[Effect] = []
-        if frames and self._hidden and _code(frames[0])[0] == AppendSetup.code:
+        if frames and self._hidden and _code(frames[0])[0] == c.AppendSetup.code:
             set_up: Any = command or decode(frames[0])
             self._hidden.pop((set_up.segment, set_up.writer_id.bytes), None)
         plan = answered[0].plan if len(answered) == 1 else _together([request.plan for request in answered])
@@ -444,7 +436,7 @@ class Lane:
             return []
         reply: Any = decode(frame)
         numbers = {"event_number": answered[end - 1].seen.event_number}
-        if start and isinstance(reply, DataAppended):
+        if start and isinstance(reply, c.DataAppended):
             numbers["previous_event_number"] = answered[start - 1].seen.event_number
         return [self._encode(msgspec.structs.replace(reply, **numbers))]
 

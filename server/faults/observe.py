@@ -28,7 +28,7 @@ import msgspec
 
 from segstore.server.config import check_choice
 from segstore.server.faults.near import MOST_LOOKED_AT, near_misses
-from segstore.wire import Command, Hello, KeepAlive, ReadSegment, encode
+from segstore.wire import AppendBlockEnd, Command, ConditionalAppend, Hello, KeepAlive, ReadSegment, encode
 from segstore.wire.blocks import Append
 from segstore.wire.inspect import NO_PAYLOAD, Payload
 from segstore.wire.printable import SHOWN, printable
@@ -124,40 +124,29 @@ def request_seen(
     with_payload: bool = False,
 ) -> Seen:
     """Returns the facts about a request at its receipt. Copies its payload if it is asked for."""
-    payload = Payload(item) if with_payload else NO_PAYLOAD
-    if isinstance(item, Append):
-        conditional = item.expected_offset is not None
-        return Seen(
-            number,
-            store,
-            connection,
-            "CONDITIONAL_APPEND" if conditional else "APPEND_BLOCK_END",
-            5 if conditional else 4,
-            (item.segment,),
-            item.request_id,
-            item.writer_id,
-            len(item.data) + _APPEND_FRAMES_BYTES,
-            now_s,
-            started_s,
-            -1 if item.expected_offset is None else item.expected_offset,
-            item.event_number,
-            item.event_count,
-            payload=payload,
-        )
+    kind: Command | type[Command]
+    if not isinstance(item, Append):
+        kind, size, segments = item, len(encode(item)), segments_of(item)
+        offset, number_and_count = item.offset if isinstance(item, ReadSegment) else None, (-1, 0)
+    else:
+        kind = AppendBlockEnd if item.expected_offset is None else ConditionalAppend
+        size, segments = len(item.data) + _APPEND_FRAMES_BYTES, (item.segment,)
+        offset, number_and_count = item.expected_offset, (item.event_number, item.event_count)
     return Seen(
         number,
         store,
         connection,
-        item.type_name,
-        item.code,
-        segments_of(item),
+        kind.type_name,
+        kind.code,
+        segments,
         None if isinstance(item, Hello | KeepAlive) else getattr(item, "request_id", None),
         getattr(item, "writer_id", None),
-        len(encode(item)),
+        size,
         now_s,
         started_s,
-        item.offset if isinstance(item, ReadSegment) else -1,
-        payload=payload,
+        -1 if offset is None else offset,
+        *number_and_count,
+        payload=Payload(item) if with_payload else NO_PAYLOAD,
     )
 
 

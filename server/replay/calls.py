@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import grpc
 
-from segstore.server.replay.problem import NearMiss, in_words, likeness, nearest
+from segstore.server.replay.problem import NearMiss, likeness, near_miss, nearest
 from segstore.server.replay.script import first_unused
 from segstore.wire.controller_api import METHODS
 from segstore.wire.printable import printable
@@ -73,12 +73,16 @@ class LeftOut(NamedTuple):
 class CallStep:
     """A call of the trace.
 
-    number: from 1, among the calls; 0 for a call answered without the trace. made, answered: places of its records in
-    the trace. answer: None if the trace has no answer. delay_ns: time to the answer. used: number of matches.
+    number: from 1, among the calls; 0 for a call answered without the trace. type_name: its method. made, answered:
+    places of its records in the trace. answer: None if the trace has no answer. delay_ns: time to the answer. used:
+    number of matches.
     """
+
+    connection = CONTROLLER
 
     def __init__(self, number: int, made: int, ts_ns: int, request: Call) -> None:
         self.number = number
+        self.type_name = request.rpc
         self.made = made
         self.ts_ns = ts_ns
         self.request = request
@@ -262,11 +266,7 @@ class CallReplay:
             return likeness(map(mine.get, paths), map(its.get, paths))
 
         near = [same] if same is not None else nearest(steps, alike)
-        return tuple(self._near(call, step) for step in near)
-
-    def _near(self, call: Call, step: CallStep) -> NearMiss:
-        fields = self.differing(call, step)
-        return NearMiss(step.number, CONTROLLER, call.rpc, step.used > 0, fields, in_words(fields))
+        return tuple(near_miss(step, self.differing(call, step)) for step in near)
 
     def unused(self) -> Counter[str]:
         """The calls of the trace that no client has made, counted by method."""

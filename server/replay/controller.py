@@ -19,21 +19,8 @@ from segstore.server.clock import SteadyTime
 from segstore.server.controller import REPLIES, Controller, ScalingPolicy, SegmentAdmin, StreamConfig
 from segstore.server.controller.state import TABLE_SUFFIX, Core, State
 from segstore.server.controller.state import operations as op
-from segstore.wire import (
-    AppendSetup,
-    Command,
-    DataAppended,
-    GetSegmentAttribute,
-    GetStreamSegmentInfo,
-    MergeSegmentsBatch,
-    NoSuchSegment,
-    SegmentRead,
-    SegmentsBatchMerged,
-    SetupAppend,
-    StreamSegmentInfo,
-    WireError,
-    decode,
-)
+from segstore.wire import Command, WireError, decode
+from segstore.wire import commands as c
 from segstore.wire.blocks import Append
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.names import SegmentName
@@ -87,13 +74,13 @@ def _lengths(steps: Iterable[Step]) -> dict[str, int]:
             except WireError:
                 continue  # it contains no length
             match reply:
-                case DataAppended() if isinstance(step.item, Append):
+                case c.DataAppended() if isinstance(step.item, Append):
                     name, length = step.item.segment, reply.current_segment_write_offset
-                case StreamSegmentInfo():
+                case c.StreamSegmentInfo():
                     name, length = reply.segment_name, reply.write_offset
-                case SegmentRead():
+                case c.SegmentRead():
                     name, length = reply.segment, reply.offset + len(reply.data)
-                case SegmentsBatchMerged(new_target_write_offset=offsets) if offsets:
+                case c.SegmentsBatchMerged(new_target_write_offset=offsets) if offsets:
                     name, length = reply.target, offsets[-1]
                 case _:
                     continue
@@ -113,14 +100,14 @@ class ReplayedSegments(SegmentAdmin):
 
     async def ask(self, segment: str, did: str, request: Command) -> Command:
         match request:
-            case GetStreamSegmentInfo():
-                return StreamSegmentInfo(0, segment, True, False, False, 0, self._lengths.get(segment, 0), 0)
-            case SetupAppend():
-                return AppendSetup(0, segment, request.writer_id, _LAST_NUMBER)
-            case MergeSegmentsBatch():
-                return SegmentsBatchMerged(0, segment, request.source_segment_ids, ())
-            case GetSegmentAttribute():
-                return NoSuchSegment(0, segment, "", -1)
+            case c.GetStreamSegmentInfo():
+                return c.StreamSegmentInfo(0, segment, True, False, False, 0, self._lengths.get(segment, 0), 0)
+            case c.SetupAppend():
+                return c.AppendSetup(0, segment, request.writer_id, _LAST_NUMBER)
+            case c.MergeSegmentsBatch():
+                return c.SegmentsBatchMerged(0, segment, request.source_segment_ids, ())
+            case c.GetSegmentAttribute():
+                return c.NoSuchSegment(0, segment, "", -1)
             case _:
                 done: Any = REPLIES[type(request)][0]
                 return cast("Command", done(0, segment))

@@ -27,26 +27,15 @@ import msgspec
 from segstore.server.replay.batches import Batches, as_acknowledged
 from segstore.server.replay.problem import NearMiss, described, near_misses
 from segstore.server.replay.script import ScriptedReply, Step, first_unused, key_of, read_script, type_of
-from segstore.wire import (
-    AppendSetup,
-    Command,
-    CreateTransientSegment,
-    Hello,
-    KeepAlive,
-    ReadSegment,
-    SegmentCreated,
-    SetupAppend,
-    WireError,
-    decode,
-    encode,
-)
+from segstore.wire import Command, WireError, decode, encode
+from segstore.wire import commands as c
 from segstore.wire.blocks import Append
 from segstore.wire.protocol import HELLO
 from segstore.wire.trace import Pairing, Record
 
 Mode = Literal["strict", "match"]
 
-_REPEATABLE: Final = (Hello, KeepAlive, SetupAppend)
+_REPEATABLE: Final = (c.Hello, c.KeepAlive, c.SetupAppend)
 _NAMES: Final = frozenset({"segment", "parent_segment", "target", "source", "sources", "source_segment_ids"})
 
 
@@ -100,7 +89,7 @@ class Ids:
                 changes[name] = self._live(value)
             elif name in _NAMES and isinstance(value, str):
                 changes[name] = self._name(value, request, command)
-        if isinstance(command, AppendSetup) and known is not None:
+        if isinstance(command, c.AppendSetup) and known is not None:
             changes["last_event_number"] = known
         changes = {name: value for name, value in changes.items() if getattr(command, name) != value}
         return encode(msgspec.structs.replace(command, **changes)) if changes else frame
@@ -112,7 +101,7 @@ class Ids:
         known = self._segments.right.get(traced)
         if known is not None:
             return known
-        if isinstance(request, CreateTransientSegment) and isinstance(reply, SegmentCreated):
+        if isinstance(request, c.CreateTransientSegment) and isinstance(reply, c.SegmentCreated):
             writer = self._live(request.writer_id)
             live = traced.replace(request.writer_id.hex, writer.hex).replace(str(request.writer_id), str(writer))
             self._segments.pair(traced, live)
@@ -134,7 +123,7 @@ class Replay:
         self.steps = read_script(records, self.left_out)
         self.ids = Ids()
         self._batches = Batches(self.steps)
-        self._with_hello = {step.connection for step in self.steps if isinstance(step.item, Hello)}
+        self._with_hello = {step.connection for step in self.steps if isinstance(step.item, c.Hello)}
         self._connections: deque[deque[Step]] = deque()
         self._by_key: dict[Any, list[Step]] = {}  # unused steps, and repeatable ones
         self._by_type: dict[str, list[Step]] = {}
@@ -158,7 +147,7 @@ class Replay:
 
         expected: as for `answer`; None until the client's connection is matched to a traced connection.
         """
-        if not isinstance(item, Hello):
+        if not isinstance(item, c.Hello):
             return None
         lacking = not self._with_hello or (expected and expected[0].connection not in self._with_hello)
         return ScriptedReply(encode(HELLO), 0) if lacking else None
@@ -198,7 +187,7 @@ class Replay:
         step = first_unused(steps)
         if step is not None and step.used and isinstance(item, _REPEATABLE):
             # A repeated set-up is answered, or left to the batches; a repeated keep-alive may have had no reply either.
-            unanswered = None if isinstance(item, SetupAppend) else step
+            unanswered = None if isinstance(item, c.SetupAppend) else step
             step = next((candidate for candidate in reversed(steps) if candidate.replies), unanswered)
         if step is None:
             return self._batched(item, writer_id, segment) if isinstance(item, Append) else None
@@ -208,7 +197,7 @@ class Replay:
         replies = self._replies(step, item, self._batches.known(step))
         if step.cut is None:
             return TraceAnswer(step, replies, step.closes and step.used == 1)
-        if not step.cut.done and (step.closes or (step.is_lost and not isinstance(item, ReadSegment))):
+        if not step.cut.done and (step.closes or (step.is_lost and not isinstance(item, c.ReadSegment))):
             return self._cut([step], replies)
         if step.is_lost and isinstance(item, Append):
             return self._stored(item, step)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from segstore.server.replay.script import AnyStep, Step, key_of, type_of
+from segstore.server.replay.script import AnyStep, Step, compared_fields, key_of, type_of
 from segstore.wire import Command, WireError
 from segstore.wire.blocks import Append, split_events
 from segstore.wire.inspect import excerpts
@@ -163,15 +163,16 @@ def near_misses(item: Command | Append, steps: Sequence[Step], ids: Ids) -> tupl
     key = key_of(item, ids.names)
     same = next((step for step in kin if step.key == key), None)
     if same is not None:
-        return (_near(same, ()),)
+        return (near_miss(same, ()),)
     by_event = _near_appends(item, kin, ids.names) if isinstance(item, Append) else ()
     if by_event:
         return by_event
     found = nearest(kin or steps, lambda each: likeness(key, each.key))
-    return tuple(_near(step, differing(item, step.item, ids.names)) for step in found)
+    return tuple(near_miss(step, differing(item, step.item, ids.names)) for step in found)
 
 
-def _near(step: Step, fields: tuple[FieldDifference, ...]) -> NearMiss:
+def near_miss(step: AnyStep, fields: tuple[FieldDifference, ...]) -> NearMiss:
+    """Describes a traced request or call, which differs in these fields."""
     return NearMiss(step.number, step.connection, step.type_name, step.used > 0, fields, in_words(fields))
 
 
@@ -226,7 +227,7 @@ def _near_appends(item: Append, steps: Iterable[Step], names: dict[str, str]) ->
         end, number = last
         text = f"the trace has events of this writer up to number {number}, and not {_range(mine)}"
         fields = (FieldDifference("event_number", item.event_number, number, secret=False),)
-        return (NearMiss(end.number, end.connection, end.type_name, end.used > 0, fields, text),)
+        return (near_miss(end, fields)._replace(text=text),)
     differences: dict[Step, list[FieldDifference]] = {}
     step = next(iter(its.values()))[1]
     for index, (number, event) in enumerate(mine.items()):
@@ -236,12 +237,12 @@ def _near_appends(item: Append, steps: Iterable[Step], names: dict[str, str]) ->
             found = FieldDifference(f"data[{index}]", event.hex(), its_event, secret=False, is_data=True)
             differences.setdefault(step, []).append(found)
     if differences:
-        return tuple(_near(each, tuple(found)) for each, found in islice(differences.items(), _MOST_NEAR))
+        return tuple(near_miss(each, tuple(found)) for each, found in islice(differences.items(), _MOST_NEAR))
     # The same events, in appends that were answered, or that a client has to make as they are.
     steps = dict.fromkeys(step for number, (_, step) in its.items() if number in mine)
     if all(step.used for step in steps):
-        return (_near(step, ()),)
-    return tuple(_near(step, differing(item, step.item, names)) for step in islice(steps, _MOST_NEAR))
+        return (near_miss(step, ()),)
+    return tuple(near_miss(step, differing(item, step.item, names)) for step in islice(steps, _MOST_NEAR))
 
 
 def _range(numbers: Iterable[int]) -> str:
@@ -282,11 +283,9 @@ def in_words(fields: Iterable[FieldDifference]) -> str:
 
 def described(item: Command | Append) -> str:
     """A request as one line: its type and the fields that are compared; payloads are shortened."""
-    secrets = item.secrets if isinstance(item, Command) else frozenset()
     said = [type_of(item)]
-    for name in item.__struct_fields__:
-        value = getattr(item, name)
-        if name in ("request_id", "writer_id") or name in secrets or value is None or value == "":
+    for name, value in compared_fields(item):
+        if value is None or value == "":
             continue
         if isinstance(value, memoryview | bytes | bytearray):
             events = list(_events(item).values()) if isinstance(item, Append) else []

@@ -14,13 +14,20 @@ address again, without a pause, until they get an answer.)
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import grpc
 
 from segstore.server.controller import ControllerConfig
-from segstore.server.controller.api import CallsInFlight, Handler, UpstreamController, bounds, sent_metadata, unreached
+from segstore.server.controller.api import (
+    Behaviour,
+    CallsInFlight,
+    UpstreamController,
+    bounds,
+    end_call,
+    sent_metadata,
+    unreached,
+)
 from segstore.server.replay.calls import CallReplay, trailing_of_answer
 from segstore.server.replay.problem import Problem
 from segstore.wire.controller_api import SERVICE
@@ -35,22 +42,20 @@ _SUCCESSORS: Final = ("getSegmentsImmediatelyFollowing", "getSegmentsImmediatlyF
 _LONGEST_DETAILS: Final = 1_000
 
 
-class RecordedController(Handler):
-    """Answers controller calls for a `TraceServer`. Created by `start`."""
+class RecordedController:
+    """Answers controller calls for a `TraceServer`."""
 
-    def __init__(self, server: TraceServer, calls: CallReplay, host: str) -> None:
+    def __init__(self, server: TraceServer, calls: CallReplay) -> None:
         self._server = server
         self._calls = calls
-        self._in_flight = CallsInFlight(self, *bounds(ControllerConfig()))
+        self._in_flight = CallsInFlight(self._behaviour_of, *bounds(ControllerConfig()))
         self._number = 0
-        self.endpoint = Endpoint(host, 0)
+        self.endpoint = Endpoint("", 0)
         upstream = server.upstream_controller
-        self._upstream = None if upstream is None else UpstreamController(Endpoint(*upstream))
+        self._upstream = None if upstream is None else UpstreamController(upstream)
 
-    @classmethod
-    async def start(cls, server: TraceServer, calls: CallReplay, host: str, port: int) -> Self:
+    async def start(self, host: str, port: int) -> Self:
         """Listens; port 0 picks a free port. Raises CannotListen."""
-        self = cls(server, calls, host)
         await self._in_flight.start(host, port)
         self.endpoint = Endpoint(host, self._in_flight.port)
         return self
@@ -61,14 +66,10 @@ class RecordedController(Handler):
         if self._upstream is not None:
             await self._upstream.aclose()
 
-    def service(self, handler_call_details: Any) -> Any:
-        """Returns the handler of a call; None for another service, which gRPC answers with UNIMPLEMENTED."""
-        service, _, rpc = handler_call_details.method[1:].partition("/")
-        if service != SERVICE:
-            return None
-        return grpc.unary_unary_rpc_method_handler(self._behaviour(rpc))
+    def _behaviour_of(self, method: str) -> Behaviour | None:
+        """Returns what answers a method; None for another service, which gRPC answers with UNIMPLEMENTED."""
+        service, _, rpc = method[1:].partition("/")
 
-    def _behaviour(self, rpc: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
         async def handle(request: bytes, context: Any) -> bytes:
             self._number += 1
             server = self._server
@@ -85,7 +86,7 @@ class RecordedController(Handler):
             assert step.answer is not None
             return await self._answered(step.answer, self._calls.message(step, *self._addresses), context)
 
-        return handle
+        return handle if service == SERVICE else None
 
     async def _forwarded(self, call: Call, upstream: UpstreamController, context: Any) -> bytes:
         answer = await upstream.ask(call, sent_metadata(context), context.time_remaining())
@@ -104,22 +105,17 @@ class RecordedController(Handler):
     async def _answered(self, answer: Call, message: bytes, context: Any) -> bytes:
         trailing, details = trailing_of_answer(answer), answer.details.encode(errors="replace").decode()
         if answer.status != "OK":
-            await context.abort(grpc.StatusCode[answer.status], details, trailing)
-            raise AssertionError("abort raises")
+            await end_call(context, grpc.StatusCode[answer.status], details, *trailing)
         context.set_trailing_metadata(trailing)
         context.set_details(details)
         return message
 
     async def _refused(self, rpc: str, why: str, context: Any) -> bytes:
         server = self._server
-        if server.failure and rpc in _SUCCESSORS:
+        if not server.failure or rpc not in (*_SUCCESSORS, "getURI"):
+            is_lost = server.missing == "close" and not server.failure
+            code = grpc.StatusCode.UNAVAILABLE if is_lost else grpc.StatusCode.INVALID_ARGUMENT
+            await end_call(context, code, why[:_LONGEST_DETAILS])
+        if rpc in _SUCCESSORS:
             return b""  # a SuccessorResponse without segments
-        if server.failure and rpc == "getURI":
-            return m.NodeUri(
-                endpoint=Endpoint(server.host, server.port).named_host, port=server.port
-            ).SerializeToString()
-        code = grpc.StatusCode.INVALID_ARGUMENT
-        if server.missing == "close" and not server.failure:
-            code = grpc.StatusCode.UNAVAILABLE
-        await context.abort(code, why[:_LONGEST_DETAILS])
-        raise AssertionError("abort raises")
+        return m.NodeUri(endpoint=self._addresses[0].named_host, port=server.port).SerializeToString()

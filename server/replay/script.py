@@ -88,14 +88,18 @@ def type_of(item: Command | Append) -> str:
     return "APPEND_BLOCK_END" if isinstance(item, Append) else item.type_name
 
 
+def compared_fields(item: Command | Append) -> Iterator[tuple[str, Any]]:
+    """Yields the names and values of the fields that do not differ from run to run."""
+    left_out = {"request_id", "writer_id", *(item.secrets if isinstance(item, Command) else ())}
+    for name in item.__struct_fields__:
+        if name not in left_out:
+            yield name, getattr(item, name)
+
+
 def key_of(item: Command | Append, names: dict[str, str]) -> tuple[Any, ...]:
     """The key that matching requests share, without writers. names: of transient segments, translated."""
-    secrets = item.secrets if isinstance(item, Command) else frozenset()
     fields = []
-    for name in item.__struct_fields__:
-        if name in ("request_id", "writer_id") or name in secrets:
-            continue
-        value = getattr(item, name)
+    for _, value in compared_fields(item):
         if isinstance(value, str):
             value = names.get(value, value)
         elif isinstance(value, (memoryview, bytes, bytearray)):

@@ -39,20 +39,10 @@ from segstore.server.net import listening_on, stop_accepting
 from segstore.server.replay.matching import Mode, Replay
 from segstore.server.replay.problem import Problem, broken, call_problem, problem
 from segstore.server.replay.script import ScriptedReply, Step, read_script, type_of
-from segstore.wire import (
-    AppendSetup,
-    Command,
-    ErrorMessage,
-    ErrorMessageCode,
-    FrameDecoder,
-    Hello,
-    KeepAlive,
-    NoSuchSegment,
-    SetupAppend,
-    WireError,
-    encode,
-)
+from segstore.wire import Command, FrameDecoder, WireError, encode
+from segstore.wire import commands as c
 from segstore.wire.blocks import Append, AppendBlockDecoder, owned
+from segstore.wire.endpoint import Endpoint
 from segstore.wire.protocol import HELLO, ClientProtocol, frames_of
 from segstore.wire.trace import CONTROLLER, Record, segments_of
 
@@ -60,7 +50,6 @@ if TYPE_CHECKING:
     from segstore.server.controller.api import ControllerServer
     from segstore.server.replay.calls import CallReplay, CallStep, LeftOut
     from segstore.server.replay.recorded import RecordedController
-    from segstore.wire.endpoint import Endpoint
     from segstore.wire.trace import Call
 
 Missing = Literal["error", "close", "pass", "fail"]
@@ -168,8 +157,8 @@ class TraceServer:
         self.left_out_calls: Sequence[LeftOut] = ()
         self._controller: ControllerServer | RecordedController | None = None
         self.missing = missing
-        self.upstream = upstream
-        self.upstream_controller = upstream_controller
+        self.upstream = None if upstream is None else Endpoint(*upstream)
+        self.upstream_controller = None if upstream_controller is None else Endpoint(*upstream_controller)
         self.pace = pace
         self.tell = tell
         self.timeout_s = timeout_s
@@ -282,7 +271,7 @@ class TraceServer:
         self.left_out_calls = calls.left_out
         if calls.steps or forwards:
             self.calls = calls
-            self._controller = await RecordedController.start(self, calls, host, port)
+            self._controller = await RecordedController(self, calls).start(host, port)
         else:
             controller = replay_controller(read_script(records), self.host, self.port)
             self._controller = await ControllerServer.start(controller, host, port)
@@ -311,6 +300,8 @@ class TraceServer:
 
 
 class _Conversation(asyncio.Protocol):
+    """A client's connection. writable: set while the client reads its replies."""
+
     def __init__(self, server: TraceServer) -> None:
         self._server = server
         self._decoder = FrameDecoder(unknown="keep")
@@ -326,8 +317,8 @@ class _Conversation(asyncio.Protocol):
         self._has_ended = self._scheduled = False
         self._held_bytes = 0
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self.writable = asyncio.Event()
+        self.writable.set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -349,12 +340,12 @@ class _Conversation(asyncio.Protocol):
             self._closed.set_result(None)
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self.writable.clear()
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        self.writable.set()
         self._advance_soon()
 
     def abort(self) -> None:
@@ -399,7 +390,7 @@ class _Conversation(asyncio.Protocol):
         for _ in range(_STEP):
             if (transport := self._transport) is None or transport.is_closing():
                 return
-            if not self._writable.is_set() or len(self._timers) >= _MOST_DELAYED:
+            if not self.writable.is_set() or len(self._timers) >= _MOST_DELAYED:
                 transport.pause_reading()
                 return
             if self._items:
@@ -409,7 +400,7 @@ class _Conversation(asyncio.Protocol):
                     return  # each delayed reply comes here again
                 if self._broken is not None and not self._server.failure:
                     self._server.add(broken(self.number, self._broken))
-                self._close()
+                self.close()
             else:
                 transport.resume_reading()
                 return
@@ -432,7 +423,7 @@ class _Conversation(asyncio.Protocol):
             self._tell(item, "refused")
             self._refuse(item)
             return
-        if isinstance(item, SetupAppend) and self._passing is not None:
+        if isinstance(item, c.SetupAppend) and self._passing is not None:
             self._passing.set_ups.pop(item.writer_id, None)
         if self._answer_hello(item):
             return
@@ -443,7 +434,7 @@ class _Conversation(asyncio.Protocol):
                 return
         answer = server.replay.answer(item, self._expected)
         if answer is not None:
-            if isinstance(item, SetupAppend) and server.missing == "pass":
+            if isinstance(item, c.SetupAppend) and server.missing == "pass":
                 self._pass().set_ups[item.writer_id] = item
             self._tell(item, f"answered as request {answer.step.number} of the trace")
             self._send_replies(answer.replies, answer.closes)
@@ -454,13 +445,13 @@ class _Conversation(asyncio.Protocol):
         if server.missing == "fail":
             self._refuse(item)
         elif server.missing == "close":
-            self._close()
+            self.close()
         elif server.missing == "pass":
             self._pass().send(item)
         else:
             segment = getattr(item, "segment", "")
-            request_id, code = getattr(item, "request_id", 0), ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION
-            self._write(encode(ErrorMessage(request_id, segment, unanswered.sentence, code)))
+            request_id, code = getattr(item, "request_id", 0), c.ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION
+            self.write(encode(c.ErrorMessage(request_id, segment, unanswered.sentence, code)))
 
     def _tell(self, item: Command | Append, outcome: str) -> None:
         event = item.event_number if isinstance(item, Append) else None
@@ -469,15 +460,15 @@ class _Conversation(asyncio.Protocol):
     def _refuse(self, item: Command | Append) -> None:
         """Answers a request of a client that is to give up: it does if an append is refused, not if a set-up is."""
         match item:
-            case Hello():
-                self._write(encode(HELLO))
-            case KeepAlive():
-                self._write(encode(item))
-            case SetupAppend():
-                self._write(encode(AppendSetup(item.request_id, item.segment, item.writer_id, _NO_EVENT)))
+            case c.Hello():
+                self.write(encode(HELLO))
+            case c.KeepAlive():
+                self.write(encode(item))
+            case c.SetupAppend():
+                self.write(encode(c.AppendSetup(item.request_id, item.segment, item.writer_id, _NO_EVENT)))
             case _:
                 segment = next(iter(segments_of(item)), "")
-                self._write(encode(NoSuchSegment(getattr(item, "request_id", 0), segment, "", -1)))
+                self.write(encode(c.NoSuchSegment(getattr(item, "request_id", 0), segment, "", -1)))
 
     def _answer_hello(self, item: Command | Append) -> bool:
         """Answers a Hello that the trace lacks, unless the other store answers it."""
@@ -500,70 +491,57 @@ class _Conversation(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         for reply in replies:
             if pace is None:
-                self._write(reply.frame)
+                self.write(reply.frame)
                 continue
             # Never before the previous reply, which keeps the order.
             self._last_at = max(self._last_at, loop.time() + reply.delay_ns / 1e9 / pace)
             self._timers.append(loop.call_at(self._last_at, self._due, reply.frame))
         if closes:
             if pace is None:
-                self._close()
+                self.close()
             else:
-                self._timers.append(loop.call_at(max(self._last_at, loop.time()), self._close))
+                self._timers.append(loop.call_at(max(self._last_at, loop.time()), self.close))
 
     def _due(self, frame: bytes) -> None:
         self._timers.popleft()
-        self._write(frame)
+        self.write(frame)
         self._advance_soon()
 
-    def _write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
 
     def _pass(self) -> _Passing:
         if self._passing is None:
             assert self._server.upstream is not None
-            self._passing = _Passing(
-                self._server.upstream,
-                self._write,
-                self._close,
-                self._writable,
-                lambda item, why: self._server.add(problem(self.number, item)._replace(refusal=why)),
-            )
+            self._passing = _Passing(self, self._server.upstream)
         return self._passing
+
+    def refused(self, item: Command | Append, why: str) -> None:
+        """The other store has refused a request although the trace had answered it, or it could not be sent."""
+        self._server.add(problem(self.number, item)._replace(refusal=why))
 
 
 class _Passing:
     """A connection to another store for requests that the trace does not answer; its replies are returned unchanged.
 
-    writable: set while the client reads its replies; otherwise the store is not read. refused: called with a request
-    that the store refused although the trace had answered it, or that could not be sent, and why.
+    client: the client's connection. The store is not read while the client does not read its replies.
     set_ups: SetupAppends that the trace answered; a set-up is sent to the other store before its writer's first append,
     which waits for the answer. If the store refuses the set-up, the refusal answers the writer's appends.
     """
 
-    def __init__(
-        self,
-        upstream: tuple[str, int],
-        back: Callable[[bytes], object],
-        closed: Callable[[], object],
-        writable: asyncio.Event,
-        refused: Callable[[Command | Append, str], object],
-    ) -> None:
+    def __init__(self, client: _Conversation, upstream: Endpoint) -> None:
+        self._client = client
         self._upstream = upstream
-        self._back = back
-        self._lost = closed
-        self._writable = writable
-        self._refused = refused
         self._last: Command | Append = HELLO
         self._waiting: dict[UUID, list[Append]] = {}
         self._refusals: dict[UUID, Any] = {}
-        self.set_ups: dict[UUID, SetupAppend] = {}
-        self._protocol: ClientProtocol[SetupAppend] = ClientProtocol(decoder=FrameDecoder(unknown="keep"))
+        self.set_ups: dict[UUID, c.SetupAppend] = {}
+        self._protocol: ClientProtocol[c.SetupAppend] = ClientProtocol(decoder=FrameDecoder(unknown="keep"))
         self._writer: asyncio.StreamWriter | None = None
         self._early = bytearray()
         self._waiting_bytes = 0
@@ -571,12 +549,12 @@ class _Passing:
         self._task = asyncio.create_task(self._run(), name="segstore replay forwards")
 
     def send(self, item: Command | Append) -> None:
-        if isinstance(item, Hello):
+        if isinstance(item, c.Hello):
             self._hello_hidden = False
             return  # the connection begins with a Hello anyway; from now on its answer is returned
         self._last = item
         writer = getattr(item, "writer_id", None)
-        if isinstance(item, SetupAppend):
+        if isinstance(item, c.SetupAppend):
             self._refusals.pop(item.writer_id, None)
         elif isinstance(item, Append):
             if (set_up := self.set_ups.pop(item.writer_id, None)) is not None:
@@ -592,22 +570,21 @@ class _Passing:
                 return
         self._put(frames_of(item))
 
-    def _set_up(self, set_up: SetupAppend, reply: Command) -> None:
+    def _set_up(self, set_up: c.SetupAppend, reply: Command) -> None:
         """The store has answered a set-up that the trace had answered."""
         waiting = self._waiting.pop(set_up.writer_id, [])
         self._waiting_bytes -= sum(len(append.data) for append in waiting)
-        if isinstance(reply, AppendSetup):
+        if isinstance(reply, c.AppendSetup):
             for item in waiting:
                 self._put(frames_of(item))
             return
-        host, port = self._upstream
-        self._refused(set_up, f"the store at {host}:{port} answers {reply.type_name} for {set_up.segment}")
+        self._client.refused(set_up, f"the store at {self._upstream} answers {reply.type_name} for {set_up.segment}")
         self._refusals[set_up.writer_id] = reply
         for append in waiting:
             self._refuse(append)
 
     def _refuse(self, item: Append) -> None:
-        self._back(encode(msgspec.structs.replace(self._refusals[item.writer_id], request_id=item.request_id)))
+        self._client.write(encode(msgspec.structs.replace(self._refusals[item.writer_id], request_id=item.request_id)))
 
     def _put(self, data: bytes) -> None:
         if self._writer is None:
@@ -617,18 +594,16 @@ class _Passing:
             self._writer.write(data)
             queued = self._writer.transport.get_write_buffer_size()
         if queued + self._waiting_bytes > _MOST_PASSED_BYTES:
-            self._lost()
+            self._client.close()
 
     async def _run(self) -> None:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 reader, writer = await asyncio.open_connection(*self._upstream)
         except (OSError, OverflowError) as error:  # the latter for an impossible port
-            host, port = self._upstream
-            self._refused(
-                self._last, f"no connection to the store at {host}:{port}: {str(error) or 'it did not answer'}"
-            )
-            self._lost()
+            why = str(error) or "it did not answer"
+            self._client.refused(self._last, f"no connection to the store at {self._upstream}: {why}")
+            self._client.close()
             return
         try:
             writer.write(self._protocol.hello() + self._early)
@@ -636,16 +611,16 @@ class _Passing:
             self._early.clear()
             while data := await reader.read(1 << 16):
                 for command, set_ups in self._protocol.receive(data):
-                    if isinstance(command, Hello) and self._hello_hidden:
+                    if isinstance(command, c.Hello) and self._hello_hidden:
                         self._hello_hidden = False
                     elif set_ups:
                         self._set_up(set_ups[-1], command)
                     else:
-                        self._back(encode(command))
-                await self._writable.wait()
-            self._lost()
+                        self._client.write(encode(command))
+                await self._client.writable.wait()
+            self._client.close()
         except (WireError, OSError):
-            self._lost()
+            self._client.close()
         finally:
             writer.close()
 

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from enum import IntEnum
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from starlette.applications import Starlette
@@ -23,9 +23,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from segstore.server.auth import Permission
 from segstore.server.control_api import ApiProblem, Guard, HttpListener
 from segstore.server.controller import ControllerError
-from segstore.server.controller.api import SCOPES, Authority, Permission
+from segstore.server.controller.api import SCOPES, Authority
 from segstore.server.net import TlsFiles
 from segstore.server.rest.asking import RestRequest, RestResponse, refusal
 from segstore.server.rest.operations import OPERATIONS
@@ -103,22 +104,18 @@ def make_app(answering: Answering) -> Starlette:
     resources: dict[str, dict[str, str]] = defaultdict(dict)
     for name, operation in OPERATIONS.items():
         resources[operation.path][operation.verb] = name
-    routes = [_route("/ping", ["GET"], _ping)]
+    routes = [Route("/ping", _ping, methods=["GET"])]
     for path, verbs in resources.items():
-        routes += [_route(path, list(verbs), _resource(answering, verbs))]
+        routes += [Route(path, _resource(answering, verbs), methods=list(verbs))]
     for fact in _FACTS:
         path, endpoint = f"{_HEALTH}/{fact}".removesuffix("/"), _health(answering, fact)
-        routes += [_route(f"{path}{end}", ["GET"], endpoint) for end in ("", "/{id}")]
+        routes += [Route(f"{path}{end}", endpoint, methods=["GET"]) for end in ("", "/{id}")]
     # The whole's parts come before `/v1/health/{id}`, which would match them, too.
     routes.sort(key=lambda it: it.path == f"{_HEALTH}/{{id}}")
-    routes += [_route(f"{route.path}/", route.methods or (), route.endpoint) for route in routes]
+    routes += [Route(f"{route.path}/", route.endpoint, methods=list(route.methods or ())) for route in routes]
     app = Starlette(routes=routes, exception_handlers={HTTPException: _http, Exception: _unexpected})
     app.router.redirect_slashes = False
     return app
-
-
-def _route(path: str, methods: Any, endpoint: Callable[[Request], Awaitable[Response]]) -> Route:
-    return Route(path, endpoint, methods=list(methods))
 
 
 async def _ping(_: Request) -> Response:

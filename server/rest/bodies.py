@@ -135,16 +135,14 @@ def read(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 def to_stream_config(scope: str, stream: str, asked: StreamRequest) -> m.StreamConfig:
     """Returns a stream's configuration. Raises `Malformed`."""
-    message = m.StreamConfig(
+    return m.StreamConfig(
         streamInfo=m.StreamInfo(scope=scope, stream=stream),
         scalingPolicy=_scaling(asked.scaling_policy),
+        retentionPolicy=None if asked.retention_policy is None else _retention(asked.retention_policy),
         tags=m.Tags(tag=asked.stream_tags or ()),
         timestampAggregationTimeout=asked.timestamp_aggregation_timeout or 0,
         rolloverSizeBytes=asked.rollover_size_bytes or 0,
     )
-    if asked.retention_policy is not None:
-        message.retentionPolicy.CopyFrom(_retention(asked.retention_policy))
-    return message
 
 
 def _scaling(policy: ScalingConfig | None) -> m.ScalingPolicy:

@@ -12,8 +12,8 @@ from typing import Any, Final, NoReturn
 
 import grpc
 
-from segstore.server.controller import Controller, ControllerError
-from segstore.server.controller.api import Caller, Calls, ControllerServer, answer, with_status
+from segstore.server.controller import ControllerError
+from segstore.server.controller.api import Caller, Calls, ControllerServer, answer, end_refused
 from segstore.server.rest.asking import Refused, status_of
 from segstore.wire.controller_api import METHODS
 from segstore.wire.trace import Call
@@ -28,17 +28,14 @@ class Calling:
 
     def __init__(self, server: ControllerServer, caller: Caller, peer: str, calls: Calls | None) -> None:
         self.caller = caller
+        self.controller = server.controller
         self._server = server
         self._peer = peer
         self._calls = calls
 
-    @property
-    def controller(self) -> Controller:
-        return self._server.controller
-
     async def unseen(self, method: str, request: Any) -> Any:
         """Calls a method as part of another call; `Calls` does not see it. Raises ControllerError."""
-        return await self._server.served[method](request, self.caller)
+        return await self._server.perform(method, request, self.caller)
 
     async def call(self, method: str, request: Any) -> Any:
         """Calls a method and returns its response. Raises ControllerError; Refused, if a fault rule refused it."""
@@ -48,16 +45,10 @@ class Calling:
 
         async def behave(data: bytes, grpc_context: Any) -> bytes:
             try:
-                response = await self.unseen(method, kinds.request.FromString(data))
+                message: bytes = (await self.unseen(method, kinds.request.FromString(data))).SerializeToString()
             except ControllerError as error:
                 context.error = error
-                value, code = answer(method, error)
-                if value is None:
-                    await grpc_context.abort(code, error.message)
-                    raise AssertionError("abort raises") from error
-                return with_status(kinds.response, value).SerializeToString()
-            answered = with_status(kinds.response, "SUCCESS") if response is None else response
-            message: bytes = answered.SerializeToString()
+                return await end_refused(method, error, grpc_context)
             return message
 
         handle = self._calls.recorded(method, self._calls.ruled(method, behave, self.caller.gone))

@@ -14,7 +14,7 @@ from typing import Any, Final
 import grpc
 import msgspec
 
-from segstore.server.controller.api import ForwardingServer, NotForwarded, sent_metadata
+from segstore.server.controller.api import ForwardingServer, NotForwarded, end_call, sent_metadata
 from segstore.server.rest.asking import RestRequest, RestResponse
 from segstore.server.rest.operations import OPERATIONS, answered
 
@@ -37,15 +37,14 @@ def answered_by_leader(
     async def serve(request: bytes, context: Any) -> bytes:
         leading = front.local
         if leading is None:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "this process does not lead the controller any more")
-            raise AssertionError("abort raises")
+            why = "this process does not lead the controller any more"
+            await end_call(context, grpc.StatusCode.UNAVAILABLE, why)
         try:
             asked = _ASKED.decode(request)
         except msgspec.DecodeError:
             asked = None
         if asked is None or not _is_complete(asked):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "this is not a request of the REST API")
-            raise AssertionError("abort raises")
+            await end_call(context, grpc.StatusCode.INVALID_ARGUMENT, "this is not a request of the REST API")
         authorization = next((str(value) for key, value in sent_metadata(context) if key == _CREDENTIALS), None)
         return _encode(await answered(leading, asked, authorization, context.peer(), calls=front.calls))
 

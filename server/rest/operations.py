@@ -15,12 +15,12 @@ from operator import attrgetter
 from string import Formatter
 from typing import Any, Final, NamedTuple
 
+from segstore.server.auth import Permission
 from segstore.server.controller import ControllerError, NotFound
 from segstore.server.controller.api import (
     Caller,
     Calls,
     ControllerServer,
-    Permission,
     scope_resource,
     stream_resource,
     user_resource,

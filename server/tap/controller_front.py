@@ -22,13 +22,13 @@ from google.protobuf.message import DecodeError
 
 from segstore.server.controller.api import (
     MOST_MESSAGE,
-    RAW,
+    Behaviour,
+    CallOutcome,
     Calls,
     CallsInFlight,
-    Handler,
-    channel_to,
+    UpstreamController,
+    end_call,
     sent_metadata,
-    trailing_of,
 )
 from segstore.server.net import TlsFiles
 from segstore.server.tap.probe import Probed
@@ -43,78 +43,62 @@ _SECURED: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_D
 _CONTROLLERS: Final = METHODS["getControllerServerList"].path
 
 
-class ControllerFront(Handler):
-    """The proxy. Created by `start`.
+class ControllerFront:
+    """The proxy.
 
-    Attributes:
-        port: the port that it listens on.
-        controller: the address to which calls are forwarded.
+    controller: the address to which calls are forwarded. through: returns the address to give to clients for a store;
+    its OSError is answered with UNAVAILABLE. published_host: the host name of this port for clients. trust: trusted
+    authorities (PEM), b"" for gRPC's own; None to connect to the controller without TLS. calls: sees all calls.
     """
 
     def __init__(
         self,
-        channel: grpc.aio.Channel,
         controller: Endpoint,
         through: Callable[[Endpoint], Awaitable[Endpoint]],
         published_host: str,
+        *,
+        trust: bytes | None = None,
         calls: Calls | None = None,
     ) -> None:
-        self.controller = controller
-        self._in_flight = CallsInFlight(self, MOST_MESSAGE, calls=calls)
-        self._channel = channel
+        self._in_flight = CallsInFlight(self._behaviour_of, MOST_MESSAGE, calls=calls)
+        self._upstream = UpstreamController(controller, trust)
         self._through = through
         self._published_host = published_host
         self._reached = True
 
-    @classmethod
-    async def start(
-        cls,
-        host: str,
-        port: int,
-        *,
-        controller: Endpoint,
-        through: Callable[[Endpoint], Awaitable[Endpoint]],
-        published_host: str,
-        tls: TlsFiles | None = None,
-        trust: bytes | None = None,
-        calls: Calls | None = None,
-    ) -> Self:
-        """Starts listening and returns the proxy. Raises OSError if it cannot listen there.
-
-        through: returns the address to give to clients for a store; its OSError is answered with UNAVAILABLE.
-        published_host: the host name of this port for clients. trust: trusted authorities (PEM), b"" for gRPC's own;
-        None to connect to the controller without TLS. calls: sees all calls.
-        """
-        if controller.port == port and controller.host in (host, published_host, "localhost"):
+    async def start(self, host: str, port: int, tls: TlsFiles | None = None) -> Self:
+        """Starts listening. Raises OSError if it cannot listen there."""
+        controller = self._upstream.address
+        if controller.port == port and controller.host in (host, self._published_host, "localhost"):
             raise OSError(errno.EINVAL, f"the controller at {controller} is this port itself")
-        self = cls(channel_to(controller, trust), controller, through, published_host, calls)
         await self._in_flight.start(host, port, tls)
         return self
 
     @property
     def port(self) -> int:
+        """The port that it listens on."""
         return self._in_flight.port
 
     async def aclose(self, grace_s: float = 1.0) -> None:
         """Accepts no more calls, gives calls in flight `grace_s` seconds, then stops."""
         await self._in_flight.stop(grace_s)
-        await self._channel.close(None)
+        await self._upstream.aclose()
 
     async def probe(self, timeout_s: float) -> tuple[Probed, Endpoint | None]:
         """Asks the controller where a segment is. Returns whether it answered, and the store that it named, if any."""
         question = messages.SegmentId(streamInfo=messages.StreamInfo(scope="segstore", stream="probe"))
-        asking: Any = self._channel.unary_unary(_STORE, **RAW)
-        what = f"the controller at {self.controller}"
-        try:
-            uri = messages.NodeUri.FromString(await asking(question.SerializeToString(), timeout=timeout_s))
-            named = Endpoint.checked(uri.endpoint, uri.port) if uri.endpoint else None
-        except grpc.aio.AioRpcError as error:
-            code = error.code()
-            if code in _SILENT:
-                return Probed(f"{what} does not answer: {error.details() or code.name}", answers=False), None
-            if code in _SECURED:
-                return Probed(f"{what} answers (it requires credentials)", secured=True), None
+        what = f"the controller at {self._upstream.address}"
+        answer = await self._upstream.call(_STORE, question.SerializeToString(), (), timeout_s)
+        code = answer.code
+        if code in _SILENT:
+            return Probed(f"{what} does not answer: {answer.details or code.name}", answers=False), None
+        if code in _SECURED:
+            return Probed(f"{what} answers (it requires credentials)", secured=True), None
+        if code is not grpc.StatusCode.OK:
             return Probed(f"{what} answers (getURI: {code.name})"), None
+        try:
+            uri = messages.NodeUri.FromString(answer.message)
+            named = Endpoint.checked(uri.endpoint, uri.port) if uri.endpoint else None
         except DecodeError:
             return Probed(f"{what} does not answer: what listens there is no controller", answers=False), None
         except ValueError as error:
@@ -122,44 +106,34 @@ class ControllerFront(Handler):
             return Probed(f"{what} does not answer: {why}", answers=False), None
         return Probed(f"{what} answers"), named
 
-    def service(self, handler_call_details: Any) -> Any:
-        """Returns the handler of a call of any method."""
-        return grpc.unary_unary_rpc_method_handler(self._forwarded(handler_call_details.method))
+    def _behaviour_of(self, method: str) -> Behaviour:
+        """Returns what forwards the calls of a method, whichever it is."""
 
-    def _forwarded(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
         async def handle(message: bytes, context: Any) -> bytes:
-            unary: Any = self._channel.unary_unary(method, **RAW)
-            call = unary(message, metadata=sent_metadata(context), timeout=context.time_remaining())
-            answer = b""
-            try:
-                initial = tuple(await call.initial_metadata())
-                if initial:
-                    await context.send_initial_metadata(initial)
-                answer = await self._replaced(method, await call)
-                code, details = await call.code(), await call.details()
-                trailing = tuple(await call.trailing_metadata())
-            except grpc.aio.AioRpcError as error:
-                code, details = error.code(), error.details()
-                trailing = trailing_of(error, self._channel)
-            except OSError as error:  # no port for a store
-                log.warning("%s is answered UNAVAILABLE: %s", method, error)
-                code, details, trailing = grpc.StatusCode.UNAVAILABLE, f"segstore tap: {error}", ()
-            finally:
-                call.cancel()  # a no-op if the call has finished
-            self._log_reachability(code, details)
-            if code is not grpc.StatusCode.OK:
-                await context.abort(code, details or "", trailing)
-            context.set_trailing_metadata(trailing)
-            context.set_details(details or "")
-            return answer
+            answer = await self._upstream.call(method, message, sent_metadata(context), context.time_remaining())
+            if answer.initial:
+                await context.send_initial_metadata(answer.initial)
+            self._log_reachability(answer)
+            if answer.code is grpc.StatusCode.OK:
+                try:
+                    answer = answer._replace(message=await self._replaced(method, answer.message))
+                except OSError as error:  # no port for a store
+                    log.warning("%s is answered UNAVAILABLE: %s", method, error)
+                    code, details = grpc.StatusCode.UNAVAILABLE, f"segstore tap: {error}"
+                    answer = answer._replace(code=code, details=details, trailing=())
+            if answer.code is not grpc.StatusCode.OK:
+                await end_call(context, answer.code, answer.details, *answer.trailing)
+            context.set_trailing_metadata(answer.trailing)
+            context.set_details(answer.details)
+            return answer.message
 
         return handle
 
-    def _log_reachability(self, code: grpc.StatusCode, details: str | None) -> None:
+    def _log_reachability(self, answer: CallOutcome) -> None:
         """Logs once that the controller cannot be reached, until it is reached again."""
-        reached = code is not grpc.StatusCode.UNAVAILABLE
+        reached = answer.code is not grpc.StatusCode.UNAVAILABLE
         if self._reached and not reached:
-            log.warning("the controller at %s: %s", self.controller, details)
+            log.warning("the controller at %s: %s", self._upstream.address, answer.details)
         self._reached = reached
 
     async def _replaced(self, method: str, message: bytes) -> bytes:

@@ -64,8 +64,6 @@ class Inspection:
     def __init__(self, link: Link, faults: Faults, *, store: int, recorded: RecordedConnection | None = None) -> None:
         self._link = link
         self._scheduled: asyncio.Handle | None = None
-        self._toxics = faults.toxics
-        self._store = store
         self._lane = Lane(
             faults, store=store, encode=encode, on_effects=self._wait_ended, remote=True, recorded=recorded
         )
@@ -89,14 +87,6 @@ class Inspection:
     def number(self) -> int:
         """The link's number, as rules and requests name it."""
         return self._lane.number
-
-    def connect(self, client: Side) -> None:
-        """Gives the client's connection its toxics."""
-        self._toxics.connect(client, store=self._store, number=self._lane.number)
-
-    def disconnect(self, client: Side) -> None:
-        """The client's connection is lost."""
-        self._toxics.disconnect(client)
 
     # --- input ------------------------------------------------------------------------------------------------------
 

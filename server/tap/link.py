@@ -152,7 +152,7 @@ class Link:
             self._begin(side)
             return
         if self._tap.leads_back(self._door, side.transport):
-            self.end(f"the store at {self._door.upstream} is the tap itself")
+            self.disconnect(f"the store at {self._door.upstream} is the tap itself")
         self._move(LinkEvent.CONNECTED)
         if self.client.transport is None:
             side.close()  # the client has disconnected meanwhile
@@ -172,13 +172,13 @@ class Link:
         if rules is not None:
             self._inspection = Inspection(self, rules, store=self._door.number, recorded=self._recorded)
             self.number = self._inspection.number
-            self._inspection.connect(client)
+            rules.toxics.connect(client, store=self._door.number, number=self.number)
         client.hold(_NO_STORE)
         asyncio.get_running_loop().call_soon(client.hold_again)
         self._tap.links.add(self)
         self._door.add(self)
         if self._tap.closing or self._door.is_tap:
-            self.end("the tap shuts down" if self._tap.closing else "the store is the tap itself")
+            self.disconnect("the tap shuts down" if self._tap.closing else "the store is the tap itself")
             return
         self._connecting = asyncio.create_task(self._connect(), name=f"segstore tap connects to {self._door.upstream}")
         self._connecting.add_done_callback(self._tried)
@@ -199,10 +199,10 @@ class Link:
             reason = str(error) or f"it did not answer in {timeout_s:g} s"
             why = f"the store at {self._door.upstream} cannot be reached: {reason}"
             log.warning("connection from %s closed: %s", self.peer, why)
-            self.end(why)
+            self.disconnect(why)
         except Exception:
             log.exception("connecting to %s failed with an unexpected error", self._door.upstream)
-            self.end(f"the store at {self._door.upstream} cannot be reached")
+            self.disconnect(f"the store at {self._door.upstream} cannot be reached")
 
     # --- data -------------------------------------------------------------------------------------------------------
 
@@ -242,8 +242,8 @@ class Link:
 
     def lost(self, side: Side, exc: Exception | None) -> None:
         """Handles the loss of a socket."""
-        if side is self.client and self._inspection is not None:
-            self._inspection.disconnect(side)
+        if side is self.client and self._tap.rules is not None:
+            self._tap.rules.toxics.disconnect(side)
         if self._inspection is None or side is self.client or self._inspection.store_lost(exc):
             self.end_by(side, exc)
         else:
@@ -258,25 +258,18 @@ class Link:
             side.other.close()
         self._finish_if_closed()
 
-    def end(self, why: str) -> None:
-        """Closes both sides after the buffered data is sent."""
+    def disconnect(self, why: str = "", *, drain: bool = True) -> None:
+        """Closes both sides: after the buffered data is sent, or at once by a reset."""
         self._close(Direction.REPLY, why)
-        self._stop_connecting()
-        self.client.close()
-        self.store.close()
-
-    def abort(self, why: str = "") -> None:
-        self._close(Direction.REPLY, why)
-        self._stop_connecting()
-        self.client.reset()
-        self.store.reset()
-
-    def disconnect(self, why: str, *, drain: bool) -> None:
-        """Closes both sides at once. drain: after the buffered data is sent."""
-        if drain:
-            self.end(why)
-        else:
-            self.abort(why)
+        connecting = self._connecting
+        # Not once the socket is connected: uvloop would never report its loss.
+        if connecting is not None and self.store.transport is None and connecting is not asyncio.current_task():
+            connecting.cancel()
+        for side in (self.client, self.store):
+            if drain:
+                side.close()
+            else:
+                side.reset()
 
     def cut(self, why: str) -> None:
         """A fault rule closes the connection: nothing more is taken from either side."""
@@ -291,12 +284,6 @@ class Link:
     def _close(self, by: Direction, why: str) -> None:
         self._move(LinkEvent.CLOSE)
         self._ends(by, why)
-
-    def _stop_connecting(self) -> None:
-        # Not once the socket is connected: uvloop would never report its loss.
-        connecting = self._connecting
-        if connecting is not None and self.store.transport is None and connecting is not asyncio.current_task():
-            connecting.cancel()
 
     def _ends(self, by: Direction, why: str = "") -> None:
         """Remembers which side ended the link first, and why."""

@@ -199,16 +199,10 @@ class TapServer(WithFaults):
         from segstore.server.tap.controller_front import ControllerFront
 
         settings = self.settings
-        return await ControllerFront.start(
-            settings.host,
-            settings.controller_port,
-            controller=controller,
-            through=self.through,
-            published_host=settings.public_host,
-            tls=TlsFiles.of(settings.tls_cert, settings.tls_key),
-            trust=self._trusted,
-            calls=Calls(lambda: self.recorder, lambda: self.rules),
-        )
+        calls = Calls(lambda: self.recorder, lambda: self.rules)
+        front = ControllerFront(controller, self.through, settings.public_host, trust=self._trusted, calls=calls)
+        own = TlsFiles.of(settings.tls_cert, settings.tls_key)
+        return await front.start(settings.host, settings.controller_port, own)
 
     async def probe(self) -> list[Probed]:
         """Checks whether the controller, the known stores and the store that the controller names answer.
@@ -271,7 +265,7 @@ class TapServer(WithFaults):
         """Resets all connections at once, as a failing network does; returns their number."""
         links = tuple(self.links)
         for link in links:
-            link.abort("cut")
+            link.disconnect("cut", drain=False)
         return len(links)
 
     async def stop(self, *, drain_s: float = _DRAIN_S) -> None:
@@ -290,10 +284,10 @@ class TapServer(WithFaults):
             for server in servers:
                 await stop_accepting(server)
             for link in tuple(self.links):
-                link.end("the tap shuts down")
+                link.disconnect("the tap shuts down")
             await self._until_empty(drain_s)
             for link in tuple(self.links):
-                link.abort()
+                link.disconnect(drain=False)
             await self._until_empty(drain_s)
             for server in servers:
                 await server.wait_closed()
@@ -349,4 +343,4 @@ class TapServer(WithFaults):
             largest = max(self.links, key=lambda each: each.held_bytes)
             why = f"incomplete frames take more than {MOST_HELD_BYTES} bytes, and this connection holds the most"
             log.warning("connection from %s closed: %s", largest.peer, why)
-            largest.abort(why)
+            largest.disconnect(why, drain=False)

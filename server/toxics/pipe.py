@@ -14,17 +14,7 @@ from enum import Enum, auto
 from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
-from segstore.server.toxics.models import (
-    Bandwidth,
-    Down,
-    HalfOpen,
-    Latency,
-    LimitData,
-    ResetPeer,
-    Slicer,
-    SlowClose,
-    Timeout,
-)
+from segstore.server.toxics import models as m
 
 if TYPE_CHECKING:
     import random
@@ -78,7 +68,7 @@ class ToxicStage:
 
 
 class _Latency(ToxicStage):
-    _toxic: Latency
+    _toxic: m.Latency
     _last_s = 0.0
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
@@ -101,7 +91,7 @@ class _Latency(ToxicStage):
 
 
 class _Bandwidth(ToxicStage):
-    _toxic: Bandwidth
+    _toxic: m.Bandwidth
     _free_s = 0.0
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
@@ -118,7 +108,7 @@ class _Bandwidth(ToxicStage):
 
 
 class _SlowClose(ToxicStage):
-    _toxic: SlowClose
+    _toxic: m.SlowClose
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
         yield (when_s + self._toxic.delay / 1000 if content is ToxicMark.END else when_s), content
@@ -127,7 +117,7 @@ class _SlowClose(ToxicStage):
 class _Timeout(ToxicStage):
     at_removal = ToxicMark.CLOSE
 
-    def __init__(self, toxic: Timeout, draws: random.Random, now_s: float) -> None:
+    def __init__(self, toxic: m.Timeout, draws: random.Random, now_s: float) -> None:
         if toxic.timeout:
             self.deadline = now_s + toxic.timeout / 1000, ToxicMark.CLOSE
 
@@ -137,7 +127,7 @@ class _Timeout(ToxicStage):
 
 
 class _ResetPeer(ToxicStage):
-    _toxic: ResetPeer
+    _toxic: m.ResetPeer
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
         if self.at_removal is None:
@@ -147,7 +137,7 @@ class _ResetPeer(ToxicStage):
 
 
 class _Slicer(ToxicStage):
-    _toxic: Slicer
+    _toxic: m.Slicer
     _next_s = 0.0
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
@@ -165,7 +155,7 @@ class _Slicer(ToxicStage):
 
 
 class _LimitData(ToxicStage):
-    def __init__(self, toxic: LimitData, draws: random.Random, now_s: float) -> None:
+    def __init__(self, toxic: m.LimitData, draws: random.Random, now_s: float) -> None:
         self._rest = toxic.bytes
 
     def __call__(self, when_s: float, content: Content) -> Iterator[Item]:
@@ -182,7 +172,7 @@ class _LimitData(ToxicStage):
 
 
 class _Down(ToxicStage):
-    def __init__(self, toxic: Down, draws: random.Random, now_s: float) -> None:
+    def __init__(self, toxic: m.Down, draws: random.Random, now_s: float) -> None:
         self.deadline = now_s, ToxicMark.RESET
 
 
@@ -195,15 +185,15 @@ class _HalfOpen(ToxicStage):
 
 
 _STAGES: Final[dict[type[BaseModel], type[ToxicStage]]] = {
-    Latency: _Latency,
-    Bandwidth: _Bandwidth,
-    SlowClose: _SlowClose,
-    Timeout: _Timeout,
-    ResetPeer: _ResetPeer,
-    Slicer: _Slicer,
-    LimitData: _LimitData,
-    Down: _Down,
-    HalfOpen: _HalfOpen,
+    m.Latency: _Latency,
+    m.Bandwidth: _Bandwidth,
+    m.SlowClose: _SlowClose,
+    m.Timeout: _Timeout,
+    m.ResetPeer: _ResetPeer,
+    m.Slicer: _Slicer,
+    m.LimitData: _LimitData,
+    m.Down: _Down,
+    m.HalfOpen: _HalfOpen,
 }
 
 

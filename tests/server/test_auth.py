@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from segstore.server.auth import AccessLevel, TokenExpired, TokenRefused, TokenVerifier, read_secret
-from segstore.server.controller.api import Authority, Permission
+from segstore.server.auth import Permission, TokenExpired, TokenRefused, TokenVerifier, read_secret
+from segstore.server.controller.api import Authority
 from tests.looped import looped
 
 LONG = "0123456789abcdef" * 4
@@ -17,23 +17,23 @@ def test_a_token_of_the_controller_is_checked_and_a_short_key_brings_no_warning(
     """Warnings are errors here; a server would print them for each token."""
     token = Authority(None, key, ttl_s=7, now_s=lambda: 1_000.9).token("prn::/scope:a/stream:s", Permission.READ)
     verifier = TokenVerifier(key)
-    assert verifier.verify("a/s/0.#epoch.0", token, AccessLevel.READ, 1_006.9) == 1_007
+    assert verifier.verify("a/s/0.#epoch.0", token, Permission.READ, 1_006.9) == 1_007
     with pytest.raises(TokenExpired, match="expired 1 s ago"):
-        verifier.verify("a/s/0.#epoch.0", token, AccessLevel.READ, 1_008.0)
-    for segment, level in (("a/s/0.#epoch.0", AccessLevel.READ_UPDATE), ("a/s2/0.#epoch.0", AccessLevel.READ)):
+        verifier.verify("a/s/0.#epoch.0", token, Permission.READ, 1_008.0)
+    for segment, level in (("a/s/0.#epoch.0", Permission.READ_UPDATE), ("a/s2/0.#epoch.0", Permission.READ)):
         with pytest.raises(TokenRefused, match="does not give"):
             verifier.verify(segment, token, level, 1_001.0)
     with pytest.raises(TokenRefused, match="not valid"):
-        TokenVerifier(key + "1").verify("a/s/0.#epoch.0", token, AccessLevel.READ, 1_001.0)
+        TokenVerifier(key + "1").verify("a/s/0.#epoch.0", token, Permission.READ, 1_001.0)
 
 
 def test_a_token_for_a_stream_of_a_tables_name_is_none_for_the_tables_segments() -> None:
     """What the Java client asks for when it uses a table; so in the reference, where that is an open issue."""
     token = Authority(None, LONG, now_s=lambda: 1_000.0).token("prn::/scope:a/stream:t", Permission.READ_UPDATE)
     verifier = TokenVerifier(LONG)
-    assert verifier.verify("a/t/0.#epoch.0", token, AccessLevel.READ_UPDATE, 1_001.0) is not None
+    assert verifier.verify("a/t/0.#epoch.0", token, Permission.READ_UPDATE, 1_001.0) is not None
     with pytest.raises(TokenRefused, match="does not give READ on"):
-        verifier.verify("a/t_kvtable/0.#epoch.0", token, AccessLevel.READ, 1_001.0)
+        verifier.verify("a/t_kvtable/0.#epoch.0", token, Permission.READ, 1_001.0)
 
 
 def secret(folder: Path, data: bytes, mode: int = 0o600) -> Path:

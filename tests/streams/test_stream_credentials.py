@@ -13,8 +13,9 @@ import pytest
 from segstore.client.errors import TokenRefused
 from segstore.pipeline.stream.plan import ByteRange, batch_ranges
 from segstore.pipeline.stream.rows import range_batches
+from segstore.server.auth import Permission
 from segstore.server.cluster import MockCluster
-from segstore.server.controller.api import Accounts, Authority, Permission
+from segstore.server.controller.api import Accounts, Authority
 from segstore.server.controller.errors import Unauthenticated
 from tests.pipeline.stream_support import STREAM, make_stream, options, using, write_events
 

@@ -110,12 +110,11 @@ def _summary(stream: KnownStream) -> m.StreamSummary:
 def _details(stream: KnownStream) -> m.StreamDetails:
     config = stream.config
     scaling, retention = config.scaling, config.retention
-    return m.StreamDetails(
+    return m.StreamDetails.of(
+        config,
         **_summary(stream).model_dump(),
         scaling=m.ScalingView.of(scaling, kind=_SCALING[scaling.kind]),
         retention=None if retention is None else m.RetentionView.of(retention, kind=retention.kind.name.lower()),
-        rollover_bytes=config.rollover_bytes,
-        timestamp_aggregation_timeout_ms=config.timestamp_aggregation_timeout_ms,
         scaling_now=stream.scale is not None,
         head=position_text(stream.head()),
         subscribers=sorted(stream.subscribers),

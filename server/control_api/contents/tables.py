@@ -34,9 +34,9 @@ async def get_table(controlled: Here, scope: Scope, table: Table) -> m.TableDeta
     partitions = known.epoch.segments
     listed = {partition: known.segment_name(partition) for partition in partitions[:_LISTED]}
     counts = await answers(controller.segments.count_entries, list(listed.values()))
-    return m.TableDetails(
+    return m.TableDetails.of(
+        known.config,
         **_summary(known).model_dump(),
-        rollover_bytes=known.config.rollover_bytes,
         segments=[
             m.Partition(id=segment.id, name=name, low=segment.start, high=segment.end, entries=counts.get(name))
             for segment, name in listed.items()
@@ -46,10 +46,4 @@ async def get_table(controlled: Here, scope: Scope, table: Table) -> m.TableDeta
 
 
 def _summary(table: KnownTable) -> m.TableSummary:
-    return m.TableSummary.of(
-        table,
-        table=table.name,
-        partitions=len(table.epoch.segments),
-        primary_key_bytes=table.config.primary_key_bytes,
-        secondary_key_bytes=table.config.secondary_key_bytes,
-    )
+    return m.TableSummary.of(table.config, scope=table.scope, table=table.name, created_ms=table.created_ms)

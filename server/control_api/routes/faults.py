@@ -14,18 +14,8 @@ from typing import Annotated
 import msgspec
 from fastapi import APIRouter, Path, Query
 
+from segstore.server.control_api import models as m
 from segstore.server.control_api.controlled import Controlled, Here, faults_of, faults_with
-from segstore.server.control_api.models import (
-    ActiveToxics,
-    Added,
-    DecisionInfo,
-    Decisions,
-    FaultRule,
-    FaultRules,
-    Released,
-    RoundTripTime,
-    Unmatched,
-)
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.routes.bodies import YamlRoute
@@ -39,18 +29,18 @@ _MADE_UP = re.compile(r"rule \d+")
 router = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=YamlRoute)
 
 
-def _info(tally: Tally, held: int) -> FaultRule:
-    return FaultRule(**msgspec.structs.asdict(tally), held=held)
+def _info(tally: Tally, held: int) -> m.FaultRule:
+    return m.FaultRule(**msgspec.structs.asdict(tally), held=held)
 
 
-def _rule(there: Faults, name: str) -> FaultRule:
+def _rule(there: Faults, name: str) -> m.FaultRule:
     return next(_info(tally, there.held(name)) for tally in there.tallies() if tally.name == name)
 
 
-def _state(there: Faults) -> FaultRules:
+def _state(there: Faults) -> m.FaultRules:
     """All rules and their counts, as they are now."""
     round_trip = there.round_trip_ms
-    return FaultRules(
+    return m.FaultRules(
         seed=there.seed,
         round_trip_ms=round_trip if isinstance(round_trip, int | float) else dict(round_trip),
         rules=[_info(tally, there.held(tally.name)) for tally in there.tallies()],
@@ -58,24 +48,24 @@ def _state(there: Faults) -> FaultRules:
 
 
 @router.get("", summary="Rules and their counts")
-async def list_faults(controlled: Here) -> FaultRules:
+async def list_faults(controlled: Here) -> m.FaultRules:
     return _state(faults_of(controlled))
 
 
 @router.post("", summary="Append a rule", status_code=201)
-async def add_fault(controlled: Here, rule: Rule) -> Added:
+async def add_fault(controlled: Here, rule: Rule) -> m.Added:
     there = faults_of(controlled)
     _check_rule(controlled, rule, "body")
     if rule.name in there.rules:
         raise ApiProblem(409, f"there is a rule with the name {rule.name!r}", "body.name")
     try:
-        return Added(name=there.add(rule))
+        return m.Added(name=there.add(rule))
     except ValueError as error:
         raise ApiProblem(409, str(error), "body") from error
 
 
 @router.put("", summary="Replace all rules and toxics with a fault file")
-async def replace_faults(controlled: Here, settings: FaultSettings) -> FaultRules:
+async def replace_faults(controlled: Here, settings: FaultSettings) -> m.FaultRules:
     there = faults_of(controlled)
     _check_rules(controlled, settings.rules)
     _check_round_trip(controlled, settings.round_trip_ms)
@@ -93,12 +83,12 @@ async def clear_faults(controlled: Here) -> None:
 
 
 @router.get(f"/{NAME}", summary="One rule and its counts")
-async def get_fault(controlled: Here, name: _Name) -> FaultRule:
+async def get_fault(controlled: Here, name: _Name) -> m.FaultRule:
     return _rule(faults_with(controlled, name), name)
 
 
 @router.put(f"/{NAME}", summary="Replace a rule at its place, and release the requests it holds")
-async def replace_fault(controlled: Here, name: _Name, rule: Rule) -> FaultRule:
+async def replace_fault(controlled: Here, name: _Name, rule: Rule) -> m.FaultRule:
     there = faults_with(controlled, name)
     _check_rule(controlled, rule, "body")
     taken = rule.name != name and rule.name in there.rules
@@ -114,22 +104,22 @@ async def remove_fault(controlled: Here, name: _Name) -> None:
 
 
 @router.post(f"/{NAME}/disable", summary="Disable a rule, and release the requests it holds")
-async def disable_fault(controlled: Here, name: _Name) -> FaultRule:
+async def disable_fault(controlled: Here, name: _Name) -> m.FaultRule:
     there = faults_with(controlled, name)
     there.disable(name)
     return _rule(there, name)
 
 
 @router.post(f"/{NAME}/enable", summary="Enable a rule")
-async def enable_fault(controlled: Here, name: _Name) -> FaultRule:
+async def enable_fault(controlled: Here, name: _Name) -> m.FaultRule:
     there = faults_with(controlled, name)
     there.enable(name)
     return _rule(there, name)
 
 
 @router.post(f"/{NAME}/release", summary="Release the requests that a rule holds")
-async def release_fault(controlled: Here, name: _Name) -> Released:
-    return Released(released=faults_with(controlled, name).release(name))
+async def release_fault(controlled: Here, name: _Name) -> m.Released:
+    return m.Released(released=faults_with(controlled, name).release(name))
 
 
 def _check_rules(controlled: Controlled, rules: Sequence[Rule]) -> None:
@@ -159,16 +149,16 @@ toxics = APIRouter(prefix="/v1/toxics", tags=["faults"])
 
 
 @toxics.get("", summary="Toxics and the connections that have them")
-async def list_toxics(controlled: Here) -> ActiveToxics:
-    return ActiveToxics(toxics=faults_of(controlled).toxics.tallies())
+async def list_toxics(controlled: Here) -> m.ActiveToxics:
+    return m.ActiveToxics(toxics=faults_of(controlled).toxics.tallies())
 
 
 @toxics.post("", summary="Add a toxic", status_code=201)
-async def add_toxic(controlled: Here, toxic: Toxic) -> Added:
+async def add_toxic(controlled: Here, toxic: Toxic) -> m.Added:
     there = faults_of(controlled).toxics
     controlled.check_store(toxic.store, "body.store")
     try:
-        return Added(name=there.add(toxic))
+        return m.Added(name=there.add(toxic))
     except ValueError as error:
         raise ApiProblem(409, str(error), "body.name") from error
 
@@ -192,7 +182,7 @@ async def list_decisions(
     rule: Annotated[str | None, Query(description="Only decisions of this rule, which exists or has decided.")] = None,
     after: Annotated[int, Query(ge=0, description="Only decisions with a greater number.")] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000, description="Maximum number of decisions.")] = 100,
-) -> Decisions:
+) -> m.Decisions:
     faults = faults_of(controlled)
     if rule is not None and rule not in faults.rules and all(decision.rule != rule for decision in faults.decisions):
         raise ApiProblem(422, str(NoSuchRule(rule, tuple(faults.rules))), "query.rule")
@@ -203,28 +193,28 @@ async def list_decisions(
         if rule is None or decision.rule == rule
     )
     last = forgotten + len(so_far)
-    return Decisions(last=last, forgotten=forgotten, decisions=list(islice(matching, limit)))
+    return m.Decisions(last=last, forgotten=forgotten, decisions=list(islice(matching, limit)))
 
 
 @decisions.get("/unmatched", summary="Fault rules that never matched or never fired, with the nearest requests")
-async def list_unmatched(controlled: Here) -> Unmatched:
+async def list_unmatched(controlled: Here) -> m.Unmatched:
     texts = []
     for text in faults_of(controlled).each_unmatched():
         texts.append(shown(text))
         await asyncio.sleep(0)
-    return Unmatched(unmatched=texts)
+    return m.Unmatched(unmatched=texts)
 
 
 @decisions.put("/round-trip", summary="Set the minimum delay of every reply")
-async def set_round_trip(controlled: Here, body: RoundTripTime) -> RoundTripTime:
+async def set_round_trip(controlled: Here, body: m.RoundTripTime) -> m.RoundTripTime:
     there = faults_of(controlled)
     _check_round_trip(controlled, body.round_trip_ms)
     there.round_trip_ms = body.round_trip_ms
     return body
 
 
-def _decision(number: int, decision: Decision) -> DecisionInfo:
-    return DecisionInfo.of(
+def _decision(number: int, decision: Decision) -> m.DecisionInfo:
+    return m.DecisionInfo.of(
         decision,
         number=number,
         type=shown(decision.type_name),

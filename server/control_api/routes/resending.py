@@ -17,16 +17,8 @@ from typing import TYPE_CHECKING, Final
 from segstore.server.control_api.detail import frame_of
 from segstore.server.control_api.models import SentAgain
 from segstore.server.control_api.problems import ApiProblem
-from segstore.wire import (
-    MAX_FRAME_BYTES,
-    AppendBlockEnd,
-    ConditionalAppend,
-    ConditionalBlockEnd,
-    Hello,
-    KeepAlive,
-    encode,
-)
-from segstore.wire.commands import SetupAppend
+from segstore.wire import MAX_FRAME_BYTES, encode
+from segstore.wire import commands as c
 from segstore.wire.protocol import HELLO
 from segstore.wire.trace import Direction, Exchange, Exchanges, Record, RecordKind
 
@@ -44,7 +36,7 @@ _STORED_TWICE: Final = "stored once more, and not acknowledged: the store had it
 _LOOKS: Final = 50
 _LOOK_S: Final = 0.02
 _CLOSED: Final = "the store closed the connection"
-_APPENDS: Final = AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd
+_APPENDS: Final = c.AppendBlockEnd, c.ConditionalAppend, c.ConditionalBlockEnd
 
 
 async def resend(recorded: RecordedRequest, store: SegmentStoreServer, traffic: Traffic, *, admin: bool) -> SentAgain:
@@ -94,7 +86,7 @@ async def _exchange(
     *_, asked = [exchanges.see(_record(frame, Direction.REQUEST)) for frame in frames]
     behind = None
     if isinstance(asked.command, _APPENDS):
-        frames = [*frames, encode(KeepAlive())]
+        frames = [*frames, encode(c.KeepAlive())]
         behind = exchanges.see(_record(frames[-1], Direction.REQUEST))
     try:
         async with asyncio.timeout(_PATIENCE_S):
@@ -149,14 +141,14 @@ def _frames(recorded: RecordedRequest) -> Iterator[bytes]:
         what = "a controller call" if request.call is not None else "what is no frame"
         raise ApiProblem(409, f"{what} cannot be sent again", "path.number")
     command = request.command
-    if not isinstance(command, Hello):
+    if not isinstance(command, c.Hello):
         yield encode(HELLO)
     if isinstance(command, _APPENDS):
         if not request.segments:
             raise ApiProblem(409, "the segment of its writer is no longer known", "path.number")
-        yield encode(SetupAppend(0, command.writer_id, request.segments[0], ""))
+        yield encode(c.SetupAppend(0, command.writer_id, request.segments[0], ""))
     if request.block is not None:
         yield request.block.record.data
-    elif isinstance(command, AppendBlockEnd) and len(command.data) != command.size_of_whole_events:
+    elif isinstance(command, c.AppendBlockEnd) and len(command.data) != command.size_of_whole_events:
         raise ApiProblem(409, "the frame with its events is no longer kept", "path.number")
     yield request.record.data

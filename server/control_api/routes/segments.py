@@ -65,9 +65,9 @@ async def get_segment(controlled: Here, name: _Name) -> SegmentDetails:
     if place is None:
         raise _no_segment(name)
     number, container, segment = place
-    return SegmentDetails(
+    return SegmentDetails.of(
+        segment,
         **_summary(number, container, segment).model_dump(),
-        last_modified_ms=segment.last_modified_ms,
         events=segment.event_count,
         kind=_kind(segment),
         attributes=len(segment.attributes),

@@ -26,7 +26,7 @@ from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.steering import models as m
 from segstore.server.controller import Controller, ScalingPolicy, StreamConfig, TableConfig
 from segstore.server.controller.state import history
-from segstore.server.node import NO_SNAPSHOTS, SnapshotInfo, Snapshots
+from segstore.server.node import NO_SNAPSHOTS, Snapshots
 
 _POSITION: Final = re.compile(r"\d{1,19}:\d{1,19}(?:,\d{1,19}:\d{1,19})*", re.ASCII)
 _MOST: Final = 1 << 63
@@ -233,13 +233,13 @@ def _replaced(controlled: Controlled, connections: int) -> ClosedConnections:
 @snapshots.get("/snapshots", summary="Snapshots")
 async def list_snapshots(controlled: Here) -> m.SnapshotList:
     infos = [] if controlled.snapshots is None else controlled.snapshots.infos()
-    return m.SnapshotList(snapshots=[_described(info) for info in infos])
+    return m.SnapshotList(snapshots=[m.NewSnapshot.of(info, name=shown(info.name)) for info in infos])
 
 
 @snapshots.put(f"/snapshots/{NAME}", summary="Take a snapshot of all data, and replace a snapshot of this name")
 async def take_snapshot(controlled: Here, name: _NewName) -> m.NewSnapshot:
     async with controlled.one_at_a_time:
-        return _described(await _snapshots(controlled).take(name))
+        return m.NewSnapshot.of(await _snapshots(controlled).take(name), name=shown(name))
 
 
 @snapshots.delete(f"/snapshots/{NAME}", summary="Delete a snapshot", status_code=204)
@@ -259,7 +259,3 @@ async def restore_snapshot(controlled: Here, name: _Name) -> ClosedConnections:
 async def reset(controlled: Here) -> ClosedConnections:
     async with controlled.one_at_a_time:
         return _replaced(controlled, await _snapshots(controlled).reset())
-
-
-def _described(info: SnapshotInfo) -> m.NewSnapshot:
-    return m.NewSnapshot(name=shown(info.name), segments=info.segments, size=info.size, taken_ms=info.taken_ms)

@@ -349,8 +349,7 @@ async def read_entries(
 
 
 def _key(table: Table, content: m.Content, where: str) -> bytes:
-    data = content.data(where)
-    wanted = table.config.primary_key_bytes + table.config.secondary_key_bytes
+    data, wanted = content.data(where), table.config.key_bytes
     if len(data) != wanted:
         why = f"{where}: a key of table {table.scope}/{table.name} has {wanted} bytes, not {len(data)}"
         raise ApiProblem(422, why, where)
@@ -364,9 +363,7 @@ def _partition(table: Table, key: bytes) -> str:
 
 async def _entries(admin: SegmentAdmin, table: Table, after: str, limit: int) -> tuple[list[Any], str | None]:
     """Returns a page of entries, and the text that names its end; None if there are no more."""
-    number, first = 0, b""
-    if after:
-        number, first = _after(after)
+    number, first = _after(after, table) if after else (0, b"")
     entries: list[Any] = []
     partitions = table.epoch.segments
     size = 0
@@ -387,12 +384,16 @@ async def _entries(admin: SegmentAdmin, table: Table, after: str, limit: int) ->
     return entries, None
 
 
-def _after(text: str) -> tuple[int, bytes]:
+def _after(text: str, table: Table) -> tuple[int, bytes]:
+    """Returns the number of a partition, and the key at which a page begins there; b"" for its first key."""
     try:
         if not _AFTER.fullmatch(text):
             raise ValueError
         number, _, key = text.partition(":")
-        return int(number), base64.urlsafe_b64decode(key)
+        first = base64.urlsafe_b64decode(key)
+        if first and len(first) != table.config.key_bytes:
+            raise ValueError
+        return int(number), first
     except (ValueError, binascii.Error) as error:
         raise ApiProblem(422, "query.after: this is not `next` of a page of entries", "query.after") from error
 

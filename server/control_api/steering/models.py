@@ -11,7 +11,7 @@ from uuid import UUID
 from fastapi import Path
 from pydantic import BaseModel, Field, model_validator
 
-from segstore.server.control_api.models import RequestBody
+from segstore.server.control_api.models import Described, RequestBody
 from segstore.server.control_api.problems import ApiProblem
 from segstore.server.store import MAX_FIXED_KEY_BYTES
 
@@ -224,7 +224,7 @@ class EntryPage(BaseModel):
     next: str | None = Field(description="`after` for the next page; null on the last page.")
 
 
-class NewSnapshot(BaseModel):
+class NewSnapshot(Described):
     """A snapshot of all data."""
 
     name: str

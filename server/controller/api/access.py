@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from enum import IntEnum
 from typing import Final, NamedTuple
 
+from segstore.server.auth import Permission
 from segstore.server.controller.errors import UnusableEntry
 from segstore.wire.patterns import PatternError, linear
 
@@ -50,14 +50,6 @@ _TOKEN: Final = re.compile(
     re.DOTALL,
 )
 """A token of a Java pattern that can be translated. The last group that matched is its kind."""
-
-
-class Permission(IntEnum):
-    """Permission for a resource; a higher permission includes the lower permissions."""
-
-    NONE = 0
-    READ = 1
-    READ_UPDATE = 2
 
 
 class AclEntry(NamedTuple):

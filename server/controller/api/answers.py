@@ -8,12 +8,14 @@ UNKNOWN, committing an unknown transaction is FAILURE. An invalid message is INT
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from google.protobuf.message import Message
 from grpc import StatusCode
 
 from segstore.server.controller import errors
+from segstore.server.controller.api.calls import end_call
+from segstore.wire.controller_api import METHODS
 
 _STATUS_FIELDS: Final = ("status", "result", "state")
 """Names of a response's enum field."""
@@ -152,6 +154,14 @@ def answer(method: str, error: errors.ControllerError) -> CallResult:
         if isinstance(error, kind):
             return CallResult(None, code)
     return CallResult(None, StatusCode.UNKNOWN)
+
+
+async def end_refused(method: str, error: errors.ControllerError, context: Any) -> bytes:
+    """Returns the answer to a call that the controller has refused, or ends the call with a status code."""
+    value, code = answer(method, error)
+    if value is None:
+        await end_call(context, code, error.message)
+    return with_status(METHODS[method].response, value).SerializeToString()
 
 
 def with_status(response: type[Message], value: str) -> Message:

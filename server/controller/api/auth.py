@@ -28,8 +28,8 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from segstore.server.auth import any_key_length
-from segstore.server.controller.api.access import AclEntry, Permission, permission_of, read_entries
+from segstore.server.auth import Permission, any_key_length
+from segstore.server.controller.api.access import AclEntry, permission_of, read_entries
 from segstore.server.controller.errors import PermissionDenied, Unauthenticated
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from segstore.server.controller.api.access import Permission
+from segstore.server.auth import Permission
 from segstore.server.controller.api.auth import Authority
 from segstore.server.controller.config import ControllerConfig
 from segstore.server.controller.state import MARK_PREFIX, READER_GROUP_PREFIX, require

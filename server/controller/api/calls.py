@@ -39,7 +39,7 @@ def sent_metadata(context: Any) -> list[tuple[str, str | bytes]]:
     return [(key, value) for key, value in context.invocation_metadata() or () if not key.startswith(_OF_TRANSPORT)]
 
 
-async def end_call(context: Any, code: grpc.StatusCode, why: str, *trailing: tuple[str, str]) -> NoReturn:
+async def end_call(context: Any, code: grpc.StatusCode, why: str, *trailing: tuple[str, str | bytes]) -> NoReturn:
     """Ends a call with a status code and trailing metadata."""
     await context.abort(code, why, trailing)
     raise AssertionError("abort raises")

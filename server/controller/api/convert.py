@@ -7,19 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
+from segstore.server.controller import policies as p
 from segstore.server.controller.errors import InvalidArgument, Malformed
-from segstore.server.controller.policies import (
-    Cut,
-    ReaderGroupConfig,
-    RetentionPolicy,
-    RetentionType,
-    ScalingPolicy,
-    ScalingType,
-    StreamConfig,
-    SubscriberRetention,
-    TableConfig,
-    parse_group_id,
-)
+from segstore.server.controller.policies import Cut
 from segstore.server.controller.state import KeyRange, StreamSegment
 from segstore.wire.controller_api import messages as m
 
@@ -56,7 +46,7 @@ def page_token(token: str) -> m.ContinuationToken:
 # Streams ---------------------------------------------------------------------------------------------------------
 
 
-def to_stream_config(message: m.StreamConfig) -> StreamConfig:
+def to_stream_config(message: m.StreamConfig) -> p.StreamConfig:
     """Returns a stream's configuration; a retention type of UNKNOWN means no retention."""
     scaling = message.scalingPolicy
     retention = message.retentionPolicy
@@ -68,12 +58,12 @@ def to_stream_config(message: m.StreamConfig) -> StreamConfig:
         if len(tag) > _TAG_CHARACTERS_MAX:
             raise Malformed(f"a tag of {len(tag)} characters is longer than {_TAG_CHARACTERS_MAX}: {tag[:80]!r}…")
     try:
-        return StreamConfig(
-            scaling=ScalingPolicy(
-                ScalingType(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments
+        return p.StreamConfig(
+            scaling=p.ScalingPolicy(
+                p.ScalingType(scaling.scaleType), scaling.targetRate, scaling.scaleFactor, scaling.minNumSegments
             ),
-            retention=RetentionPolicy(
-                RetentionType(retention.retentionType), retention.retentionParam, retention.retentionMax
+            retention=p.RetentionPolicy(
+                p.RetentionType(retention.retentionType), retention.retentionParam, retention.retentionMax
             )
             if retention.retentionType
             else None,
@@ -85,29 +75,26 @@ def to_stream_config(message: m.StreamConfig) -> StreamConfig:
         raise Malformed(f"this is not a stream configuration: {error}") from error
 
 
-def from_stream_config(scope: str, stream: str, config: StreamConfig) -> m.StreamConfig:
+def from_stream_config(scope: str, stream: str, config: p.StreamConfig) -> m.StreamConfig:
     """Sets stream info, scaling policy and tags always, because clients read them; sets retention only if present."""
-    message = m.StreamConfig(
+    scaling, retention = config.scaling, config.retention
+    return m.StreamConfig(
         streamInfo=stream_info(scope, stream),
         scalingPolicy=m.ScalingPolicy(
-            scaleType=config.scaling.kind,
-            targetRate=config.scaling.target_rate,
-            scaleFactor=config.scaling.factor,
-            minNumSegments=config.scaling.min_segments,
+            scaleType=scaling.kind,
+            targetRate=scaling.target_rate,
+            scaleFactor=scaling.factor,
+            minNumSegments=scaling.min_segments,
+        ),
+        retentionPolicy=None
+        if retention is None
+        else m.RetentionPolicy(
+            retentionType=retention.kind, retentionParam=retention.limit, retentionMax=retention.maximum
         ),
         tags=m.Tags(tag=config.tags),
         timestampAggregationTimeout=config.timestamp_aggregation_timeout_ms,
         rolloverSizeBytes=config.rollover_bytes,
     )
-    if config.retention is not None:
-        message.retentionPolicy.CopyFrom(
-            m.RetentionPolicy(
-                retentionType=config.retention.kind,
-                retentionParam=config.retention.limit,
-                retentionMax=config.retention.maximum,
-            )
-        )
-    return message
 
 
 def to_key_ranges(messages: Iterable[m.ScaleRequest.KeyRangeEntry]) -> list[KeyRange]:
@@ -146,7 +133,7 @@ def from_transaction_id(identifier: UUID) -> m.TxnId:
 # Reader groups ---------------------------------------------------------------------------------------------------
 
 
-def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
+def to_reader_group(message: m.ReaderGroupConfiguration) -> p.ReaderGroupConfig:
     """Returns a reader group's configuration. Refuses the same values as Pravega's `ReaderGroupConfig`.
 
     The client's rollover size is ignored, as in Pravega.
@@ -159,13 +146,13 @@ def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
     for stream, start in starting.items():
         _check_order(stream, start, ending.get(stream, {}))
     try:
-        return ReaderGroupConfig(
-            group_id=str(parse_group_id(message.readerGroupId)),
+        return p.ReaderGroupConfig(
+            group_id=str(p.parse_group_id(message.readerGroupId)),
             generation=message.generation,
             refresh_ms=message.groupRefreshTimeMillis,
             checkpoint_interval_ms=message.automaticCheckpointIntervalMillis,
             max_outstanding_checkpoints=message.maxOutstandingCheckpointRequest,
-            retention=SubscriberRetention(message.retentionType),
+            retention=p.SubscriberRetention(message.retentionType),
             starting_cuts=starting,
             ending_cuts=ending,
         )
@@ -173,7 +160,7 @@ def to_reader_group(message: m.ReaderGroupConfiguration) -> ReaderGroupConfig:
         raise Malformed(f"this is not a reader group configuration: {error}") from error
 
 
-def from_reader_group(scope: str, name: str, config: ReaderGroupConfig) -> m.ReaderGroupConfiguration:
+def from_reader_group(scope: str, name: str, config: p.ReaderGroupConfig) -> m.ReaderGroupConfiguration:
     return m.ReaderGroupConfiguration(
         scope=scope,
         readerGroupName=name,
@@ -219,8 +206,8 @@ def _check_order(stream: str, start: Cut, end: Cut) -> None:
 # Key-value tables ------------------------------------------------------------------------------------------------
 
 
-def to_table(message: m.KeyValueTableConfig) -> TableConfig:
-    return TableConfig(
+def to_table(message: m.KeyValueTableConfig) -> p.TableConfig:
+    return p.TableConfig(
         partitions=message.partitionCount,
         primary_key_bytes=message.primaryKeyLength,
         secondary_key_bytes=message.secondaryKeyLength,
@@ -228,7 +215,7 @@ def to_table(message: m.KeyValueTableConfig) -> TableConfig:
     )
 
 
-def from_table(scope: str, name: str, config: TableConfig) -> m.KeyValueTableConfig:
+def from_table(scope: str, name: str, config: p.TableConfig) -> m.KeyValueTableConfig:
     """Returns a table's configuration without its rollover size, which Pravega does not report either."""
     return m.KeyValueTableConfig(
         scope=scope,

@@ -1,8 +1,7 @@
 """A gRPC server on asyncio that answers its calls in flight when it shuts down.
 
 gRPC ends such calls with CANCELLED, which means that the client gave up. Here they are answered with UNAVAILABLE, and
-`OUTCOME_UNKNOWN` in the trailing metadata, so that a client repeats the call at another node if that is safe. A
-forwarded call that was lost with its connection is answered in the same way.
+`OUTCOME_UNKNOWN` in the trailing metadata, so that a client repeats the call at another node if that is safe.
 
 Invariants: calls that the client cancels, or that finish in time, are not changed. Port 0 picks a free port; a port in
 use is refused, not shared.
@@ -14,12 +13,12 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
 
 import grpc
 
-from segstore.server.controller.api.calls import Calls, end_call
+from segstore.server.controller.api.calls import Behaviour, Calls, end_call
 from segstore.server.controller.errors import Interrupted
 from segstore.server.net import AddressInUse, CannotListen, TlsFiles, most_connections
 from segstore.wire.controller_api import OUTCOME_UNKNOWN, SERVICE
@@ -42,13 +41,6 @@ _GRPC_CONNECTIONS: Final = (1 << 31) - 2
 """gRPC aborts the process above this."""
 _ANSWER_S: Final = 1.0
 """Time to send the answers to interrupted calls."""
-NOT_SENT: Final = "failed to connect to all addresses"
-"""gRPC's message for a call that was not sent, for lack of a connection."""
-
-if TYPE_CHECKING:
-    Handler = grpc.GenericRpcHandler[Any, Any]
-else:
-    Handler = grpc.GenericRpcHandler  # not generic at run time
 
 
 async def end_interrupted(context: Any) -> NoReturn:
@@ -61,20 +53,20 @@ async def _no_such_method(_: bytes, context: Any) -> NoReturn:
     await end_call(context, grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
 
 
-class CallsInFlight(Handler):
-    """A server for the unary calls of `handler`. It closes connections beyond its limit.
+class CallsInFlight(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # not generic at run time
+    """A server for unary calls. It closes connections beyond its limit.
 
-    options: further options of gRPC. calls: sees the calls of the controller's API, also of methods that `handler`
-    lacks.
+    behaviour_of: returns what serves a method, "/service/name", in raw messages; None if nothing does. options: further
+    options of gRPC. calls: sees the calls of the controller's API, also of methods that nothing serves.
     """
 
     def __init__(
-        self, handler: grpc.GenericRpcHandler[Any, Any], *options: tuple[str, int], calls: Calls | None = None
+        self, behaviour_of: Callable[[str], Behaviour | None], *options: tuple[str, int], calls: Calls | None = None
     ) -> None:
         most = "grpc.max_allowed_incoming_connections", min(most_connections() // 2, _GRPC_CONNECTIONS)
         self.server = grpc.aio.server(options=(*_OPTIONS, most, *options))
         self.port = 0
-        self._handler = handler
+        self._behaviour_of = behaviour_of
         self._calls = calls
         self._tasks: set[asyncio.Task[Any]] = set()
         self._interrupted: set[asyncio.Task[Any]] = set()
@@ -107,20 +99,22 @@ class CallsInFlight(Handler):
             raise CannotListen(f"the controller cannot listen on {address}", host, port) from error
 
     def service(self, handler_call_details: Any) -> Any:
-        handler: Any = self._handler.service(handler_call_details)
-        service, _, rpc = handler_call_details.method[1:].partition("/")
+        method, calls = handler_call_details.method, self._calls
+        service, _, rpc = method[1:].partition("/")
         log.debug("the controller is called: %s", rpc)
-        if handler is None:
+        behaviour = self._behaviour_of(method)
+        if behaviour is None:
             if service != SERVICE:
                 return None
-            handler = grpc.unary_unary_rpc_method_handler(_no_such_method)
-        behaviour, calls = handler.unary_unary, self._calls
+            behaviour = _no_such_method
         if calls is None or service != SERVICE:
-            return handler._replace(unary_unary=self._answered(behaviour))
-        return handler._replace(unary_unary=calls.recorded(rpc, calls.ruled(rpc, behaviour, answered=self._answered)))
+            behaviour = self._answered(behaviour)
+        else:
+            behaviour = calls.recorded(rpc, calls.ruled(rpc, behaviour, answered=self._answered))
+        return grpc.unary_unary_rpc_method_handler(behaviour)
 
-    def _answered(self, behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def handle(request: Any, context: Any) -> Any:
+    def _answered(self, behaviour: Behaviour) -> Behaviour:
+        async def handle(request: bytes, context: Any) -> bytes:
             task = asyncio.current_task()
             assert task is not None
             self._tasks.add(task)
@@ -166,12 +160,3 @@ def _taken(host: str, port: int) -> bool:
     except OSError as error:
         return error.errno == errno.EADDRINUSE  # gRPC reports other errors
     return False
-
-
-def trailing_of(error: grpc.aio.AioRpcError, channel: grpc.aio.Channel) -> tuple[Any, ...]:
-    """The trailing metadata for the client of a failed forwarded call; with `OUTCOME_UNKNOWN` if it was lost."""
-    own = tuple(error.trailing_metadata() or ())
-    answered = channel.get_state() is grpc.ChannelConnectivity.READY
-    if error.code() is not grpc.StatusCode.UNAVAILABLE or answered or NOT_SENT in (error.details() or ""):
-        return own
-    return (*own, OUTCOME_UNKNOWN)

@@ -17,10 +17,10 @@ from typing import Any, Final, Self, TypeVar
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from segstore.server.controller.api.answers import answer, with_status
+from segstore.server.controller.api.answers import end_refused, with_status
 from segstore.server.controller.api.auth import Authority
 from segstore.server.controller.api.caller import Caller
-from segstore.server.controller.api.calls import Calls, end_call
+from segstore.server.controller.api.calls import Behaviour, Calls, end_call
 from segstore.server.controller.api.in_flight import CallsInFlight, end_interrupted
 from segstore.server.controller.api.service import serve
 from segstore.server.controller.config import ControllerConfig
@@ -28,7 +28,7 @@ from segstore.server.controller.controller import Controller
 from segstore.server.controller.errors import ControllerClosed, ControllerError, Interrupted, RequestsTooLarge
 from segstore.server.durable import JournalFailed
 from segstore.server.net import TlsFiles
-from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE, Method
+from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, Method
 from segstore.wire.endpoint import Endpoint
 
 _log = logging.getLogger(__name__)
@@ -65,8 +65,7 @@ class ControllerServer:
 
     Attributes:
         controller: the controller.
-        served: its gRPC methods by their names on the wire.
-        handlers: the gRPC handlers of these methods.
+        behaviours: what serves its methods over gRPC, by their paths.
     """
 
     def __init__(
@@ -82,19 +81,13 @@ class ControllerServer:
         `JournalFailed`. None: no durability.
         """
         self.controller = controller
-        self.served = serve(controller, servers or (lambda: (self.endpoint,)))
+        self._served = serve(controller, servers or (lambda: (self.endpoint,)))
         self._authority = authority or Authority()
         self._settled = settled
         self._work: set[asyncio.Task[Any]] = set()
         self._held_bytes = 0
         self._closed = False
-        self.handlers = grpc.method_handlers_generic_handler(
-            SERVICE,
-            {
-                name: grpc.unary_unary_rpc_method_handler(self._handler(name, method))
-                for name, method in METHODS.items()
-            },
-        )
+        self.behaviours = {method.path: self._behaviour(name, method) for name, method in METHODS.items()}
         self._in_flight: CallsInFlight | None = None
         self._keeper: asyncio.Task[None] | None = asyncio.create_task(self._keep(), name="controller")
         self._host = ""
@@ -121,7 +114,7 @@ class ControllerServer:
         """
         self = cls(controller, authority, None, settled)
         self._host = published_host or host
-        self._in_flight = CallsInFlight(self.handlers, *bounds(controller.config), calls=calls)
+        self._in_flight = CallsInFlight(self.behaviours.get, *bounds(controller.config), calls=calls)
         async with AsyncExitStack() as failed:
             failed.push_async_callback(self.aclose, 0)
             await self._in_flight.start(host, port, tls)
@@ -243,13 +236,14 @@ class ControllerServer:
         if self._settled is not None:
             await self._settled()
 
-    def _handler(self, name: str, method: Method) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        serve_one = self.served[name]
+    async def perform(self, name: str, request: Message, caller: Caller) -> Message:
+        """Performs a method as a part of a call. Raises ControllerError."""
+        response = await self._served[name](request, caller)
+        return with_status(METHODS[name].response, "SUCCESS") if response is None else response
 
+    def _behaviour(self, name: str, method: Method) -> Behaviour:
         async def perform(request: Message, caller: Caller) -> bytes:
-            response: Message | None = await serve_one(request, caller)
-            response = with_status(method.response, "SUCCESS") if response is None else response
-            return response.SerializeToString()
+            return (await self.perform(name, request, caller)).SerializeToString()
 
         def prepare(asked: bytes, caller: Caller) -> Callable[[], Awaitable[bytes]]:
             return partial(perform, method.request.FromString(asked), caller)
@@ -269,10 +263,7 @@ class ControllerServer:
                 await end_call(context, grpc.StatusCode.UNAVAILABLE, str(error), OUTCOME_UNKNOWN)
             except ControllerError as error:
                 _log.debug("%s: %s", name, error)
-                value, code = answer(name, error)
-                if value is not None:
-                    return with_status(method.response, value).SerializeToString()
-                await end_call(context, code, error.message)
+                return await end_refused(name, error, context)
 
         return handle
 

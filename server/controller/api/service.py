@@ -404,7 +404,7 @@ class _Service:
         scope, name = request.scope, request.kvtName
         caller.needs(table_resource(scope, name), READ)
         return m.KeyValueTableConfigResponse(
-            config=convert.from_table(scope, name, self._tables.get(scope, name)),
+            config=convert.from_table(scope, name, self._controller.state.table(scope, name).config),
             status=m.KeyValueTableConfigResponse.SUCCESS,
         )
 
@@ -413,7 +413,7 @@ class _Service:
     ) -> m.SegmentRanges:
         scope, name = request.scope, request.kvtName
         token = caller.token(table_resource(scope, name), UPDATE)
-        return self._ranges(scope, name, self._tables.partitions(scope, name), token)
+        return self._ranges(scope, name, self._controller.state.table(scope, name).epoch.segments, token)
 
     async def list_key_value_tables_in_scope(
         self, request: m.KVTablesInScopeRequest, caller: Caller

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from segstore.server.controller.errors import AlreadyExists, InvalidArgument, InvalidName, ScopeNotEmpty
 from segstore.server.controller.policies import TableConfig
-from segstore.server.controller.state import TABLE_SUFFIX, Core, StreamSegment, Table, history, require
+from segstore.server.controller.state import TABLE_SUFFIX, Core, Table, history, require
 from segstore.server.controller.state import operations as op
 from segstore.server.controller.streams.reader_groups import ReaderGroups
 from segstore.server.controller.streams.streams import Streams, page
@@ -93,18 +93,10 @@ class Tables:
             number = core.state.numbers.get(f"{scope}/{name}{TABLE_SUFFIX}", 0)
             now_ms = core.now_ms()
             table = Table(scope, name, config, now_ms, history.first_epoch(config.partitions, number, now_ms))
-            key_bytes = config.primary_key_bytes + config.secondary_key_bytes
             for segment in table.epoch.segments:
-                await core.segments.create_table(table.segment_name(segment), key_bytes, config.rollover_bytes)
+                await core.segments.create_table(table.segment_name(segment), config.key_bytes, config.rollover_bytes)
             core.state.scope(scope)  # it may have been deleted while the store worked
             core.record(op.TableCreated(scope, name, config, number, now_ms))
-
-    def get(self, scope: str, name: str) -> TableConfig:
-        return self._core.state.table(scope, name).config
-
-    def partitions(self, scope: str, name: str) -> list[StreamSegment]:
-        """Returns the table's segments, by key."""
-        return list(self._core.state.table(scope, name).epoch.segments)
 
     def names(self, scope: str, token: str, accepts: Callable[[str], bool] = bool) -> tuple[list[str], str]:
         """Returns a page of the names of a scope's tables that are accepted."""

@@ -56,9 +56,7 @@ Through = Callable[[Endpoint], Awaitable[Endpoint]]
 @asynccontextmanager
 async def before(host: str, port: int, through: Through = elsewhere) -> AsyncIterator[grpc.aio.Channel]:
     """A channel to a front before what listens there."""
-    front = await ControllerFront.start(
-        "127.0.0.1", 0, controller=Endpoint(host, port), through=through, published_host="front"
-    )
+    front = await ControllerFront(Endpoint(host, port), through, "front").start("127.0.0.1", 0)
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{front.port}") as channel:
             yield channel
@@ -185,9 +183,7 @@ async def test_a_front_before_itself_is_refused() -> None:
         port = free.getsockname()[1]
     for host in ("127.0.0.1", "localhost", "front"):
         with pytest.raises(OSError, match="is this port itself"):
-            await ControllerFront.start(
-                "127.0.0.1", port, controller=Endpoint(host, port), through=elsewhere, published_host="front"
-            )
+            await ControllerFront(Endpoint(host, port), elsewhere, "front").start("127.0.0.1", port)
 
 
 async def test_a_store_is_found_through_the_front_and_nothing_else_is_changed(
@@ -247,6 +243,7 @@ async def test_a_store_for_which_there_is_no_port_is_not_named(caplog: pytest.Lo
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
         assert raised.value.details() == "segstore tap: no port is free for a"
     assert "no port is free for a" in caplog.text
+    assert "the controller at" not in caplog.text  # it has answered
 
 
 async def test_calls_in_flight_end_when_the_front_is_closed() -> None:
@@ -257,9 +254,7 @@ async def test_calls_in_flight_end_when_the_front_is_closed() -> None:
         await asyncio.Event().wait()  # until it is cancelled
 
     async with standing(waits) as (_, port):
-        front = await ControllerFront.start(
-            "127.0.0.1", 0, controller=Endpoint("127.0.0.1", port), through=elsewhere, published_host="front"
-        )
+        front = await ControllerFront(Endpoint("127.0.0.1", port), elsewhere, "front").start("127.0.0.1", 0)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{front.port}") as channel:
             call = channel.unary_unary(ECHO)(b"")
             await begun.wait()

@@ -57,7 +57,7 @@ async def group(mock: MockCluster, name: str, *streams: str) -> None:
         startingStreamCuts=[m.StreamCut(streamInfo=m.StreamInfo(scope="a", stream=stream)) for stream in streams],
     )
     caller: Any = type("Caller", (), {"needs": lambda *_: None})()
-    await mock._calls.served["createReaderGroup"](asked, caller)
+    await mock._calls.perform("createReaderGroup", asked, caller)
 
 
 async def test_a_scope_is_created_listed_shown_and_deleted(http: httpx.AsyncClient) -> None:

@@ -6,8 +6,9 @@ import time
 import pytest
 
 from segstore.server import MockSegmentStore
+from segstore.server.auth import Permission
 from segstore.server.controller import ScalingPolicy
-from segstore.server.controller.api import Authority, Permission
+from segstore.server.controller.api import Authority
 from segstore.server.controller.segment_admin import CONTROLLER_WRITER
 from segstore.server.segments import RemoteSegments
 from segstore.server.segments.remote import StoreConnection

@@ -107,13 +107,13 @@ async def test_a_store_that_is_connected_too_late_is_closed(play: Play) -> None:
 async def test_a_link_that_ends_takes_a_late_end_of_its_sides_and_no_event_after_the_last(play: Play) -> None:
     await play.connect()
     play.client.take()
-    play.link.end("enough")
+    play.link.disconnect("enough")
     play.link.store.eof_received()
     play.link.client.eof_received()
     assert play.client.take() == play.store.take() == ["close"]
     play.lose()
     with pytest.raises(ValueError, match="in state CLOSED cannot take CLOSE"):
-        play.link.end("again")
+        play.link.disconnect("again")
 
 
 def test_nothing_follows_the_end_and_no_link_goes_back() -> None:

@@ -168,7 +168,7 @@ async def test_entries_of_a_table_are_written_read_in_pages_and_removed() -> Non
         assert kept["value"] == {"text": "4"}
         status, said, _ = refusal(await http.get(ENTRIES, params={"key": "long"}))
         assert (status, said) == (422, "query.key: a key of table shop/kv has 2 bytes, not 4")
-        for after in ("x", "0:%%", "0:a"):
+        for after in ("x", "0:%%", "0:a", "0:YQ==", "0:YWFh"):
             assert refusal(await http.get(ENTRIES, params={"after": after}))[0] == 422
 
 

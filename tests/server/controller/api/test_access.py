@@ -7,7 +7,7 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore.server.controller.api import Permission
+from segstore.server.auth import Permission
 from segstore.server.controller.api.access import permission_of, read_entries
 from segstore.server.controller.errors import UnusableEntry
 from tests.looped import looped

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import jwt
 import pytest
 
+from segstore.server.auth import Permission
 from segstore.server.controller import ControllerConfig
-from segstore.server.controller.api import Accounts, Authority, Permission
+from segstore.server.controller.api import Accounts, Authority
 from segstore.server.controller.api.caller import permission_to_write, scope_resource, stream_resource, user_resource
 from segstore.server.controller.errors import EmptyName, PermissionDenied, Unauthenticated, UnusableEntry
 from tests.looped import looped

@@ -157,7 +157,7 @@ async def test_a_call_that_a_stop_interrupts_has_the_status_that_its_client_sees
     assert seen.replied_s is not None
 
 
-class Failing(grpc.GenericRpcHandler):
+class Failing:
     """Ends calls with NOT_FOUND, or with an error that it did not expect."""
 
     def __init__(self, error: Exception | None) -> None:
@@ -171,15 +171,12 @@ class Failing(grpc.GenericRpcHandler):
         await context.abort(grpc.StatusCode.NOT_FOUND, "not here")
         return request
 
-    def service(self, handler_call_details: Any) -> Any:
-        return grpc.unary_unary_rpc_method_handler(self.fail)  # type: ignore[arg-type]
-
 
 @looped(("error", "status"), [(None, "NOT_FOUND"), (ArithmeticError("odd"), "UNKNOWN")])
 async def test_a_call_that_fails_has_the_status_that_its_client_sees(error: Exception | None, status: str) -> None:
     recorded, observer, failing = Recorded(), Observer(), Failing(error)
     faults = Faults(LoopClock(), observer=observer)
-    in_flight = CallsInFlight(failing, calls=Calls(lambda: recorded, lambda: faults))
+    in_flight = CallsInFlight(lambda _: failing.fail, calls=Calls(lambda: recorded, lambda: faults))
     await in_flight.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{in_flight.port}") as channel:
         asked = asyncio.create_task(ended(channel.unary_unary(METHODS["createScope"].path)(b"")))

@@ -22,19 +22,16 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 CREATE = METHODS["createStream"].path
 
 
-class Leader(grpc.GenericRpcHandler):
+class Leader:
     """Another process. It answers once `go` is set, or refuses."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Semaphore(0)
         self.go = asyncio.Event()
         self.refusal: tuple[Any, ...] = ()
-        self.in_flight = CallsInFlight(self)
+        self.in_flight = CallsInFlight(lambda _: self.answer)
         self.server = self.in_flight.server
         self.endpoint = Endpoint("127.0.0.1", self.server.add_insecure_port("127.0.0.1:0"))
-
-    def service(self, _: Any) -> Any:
-        return grpc.unary_unary_rpc_method_handler(self.answer)  # type: ignore[arg-type]
 
     async def answer(self, request: bytes, context: Any) -> bytes:
         self.asked.release()

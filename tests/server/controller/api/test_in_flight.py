@@ -8,13 +8,13 @@ from typing import Any
 import grpc
 import pytest
 
-from segstore.server.controller.api import CallsInFlight
+from segstore.server.controller.api import Behaviour, CallsInFlight
 from segstore.wire.controller_api import OUTCOME_UNKNOWN
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 
-class Slow(grpc.GenericRpcHandler):
+class Slow:
     """Answers when a test allows it."""
 
     def __init__(self) -> None:
@@ -32,8 +32,8 @@ class Slow(grpc.GenericRpcHandler):
         self.ended.append("answered")
         return request
 
-    def service(self, handler_call_details: Any) -> Any:
-        return grpc.unary_unary_rpc_method_handler(self.answer)  # type: ignore[arg-type]
+    def behaviour_of(self, _: str) -> Behaviour:
+        return self.answer
 
 
 async def error_of(call: Any) -> grpc.aio.AioRpcError:
@@ -46,7 +46,7 @@ async def error_of(call: Any) -> grpc.aio.AioRpcError:
 async def calling() -> AsyncIterator[tuple[Slow, CallsInFlight, asyncio.Future[Any]]]:
     """A call that was received and is not answered yet."""
     slow = Slow()
-    in_flight = CallsInFlight(slow)
+    in_flight = CallsInFlight(slow.behaviour_of)
     await in_flight.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{in_flight.port}") as channel:
         answer = asyncio.ensure_future(channel.unary_unary("/one")(b"x"))

@@ -72,14 +72,14 @@ async def test_a_table_has_its_partitions_in_the_store(world: World) -> None:
     config = TableConfig(partitions=2, primary_key_bytes=4, secondary_key_bytes=2)
     await world.controller.tables.create("a", "k", config)
     assert world.store.tables == {"a/k_kvtable/0.#epoch.0": 6, "a/k_kvtable/1.#epoch.0": 6}
-    assert world.controller.tables.get("a", "k") == config
+    assert world.controller.state.table("a", "k").config == config
     with pytest.raises(AlreadyExists):
         await world.controller.tables.create("a", "k", config)
     assert world.controller.tables.names("a", "") == (["k"], "k")
     await world.controller.tables.delete("a", "k")
     assert world.store.tables == {}
     await world.controller.tables.create("a", "k", config)
-    assert [partition.number for partition in world.controller.tables.partitions("a", "k")] == [2, 3]
+    assert [partition.number for partition in world.controller.state.table("a", "k").epoch.segments] == [2, 3]
 
 
 @pytest.fixture
