@@ -33,8 +33,7 @@ from segstore.wire.errors import WireError
 from segstore.wire.inspect import PayloadPart, payload_parts, readable
 from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of, sequence_of
-from segstore.wire.schema import COMMANDS, Command, Unknown
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import COMMANDS, Command, FieldType, Nested, Unknown, types
 from segstore.wire.trace import (
     SECRET_CODES,
     Call,
@@ -271,10 +270,10 @@ _OF_RECORD: Final[dict[str, Callable[[str, Located, Record], Any]]] = {
 
 def data_path(cls: type[Command]) -> str | None:
     """Returns the path of a command's field `data`: "data", or "event.data" if nested; None without such a field."""
-    for node in low.lower(cls.parts):
+    for node in cls.parts:
         if node.name == "data":
             return "data"
-        if isinstance(node, low.Structure) and any(inner.name == "data" for inner in node.nodes):
+        if isinstance(node, Nested) and any(inner.name == "data" for inner in node.parts):
             return f"{node.name}.data"
     return None
 
@@ -320,13 +319,13 @@ def origin_of(cls: type[Command], column: str) -> Origin | None:
     return None if field is None else Origin(half or _conversion(field_nodes(cls)[field]), field)
 
 
-def _conversion(node: low.SchemaNode) -> str:
+def _conversion(node: FieldType) -> str:
     match node:
-        case low.Text():
+        case types.Text():
             return "text"
-        case low.Fixed(format="16s"):
+        case types.Fixed(format="16s"):
             return "id"
-        case low.Number():
+        case types.EnumCode():
             return "name"
     return "value"
 
