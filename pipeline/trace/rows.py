@@ -25,7 +25,7 @@ import msgspec
 
 from segstore.pipeline.trace.columns import TraceColumn, field_nodes, select, source_of
 from segstore.pipeline.trace.files import Located, RecordChunk, Skipped, find_traces, plan
-from segstore.pipeline.trace.filter import Chosen, code_of
+from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire.codec import decode
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd
@@ -34,17 +34,7 @@ from segstore.wire.inspect import PayloadPart, payload_parts, readable
 from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of, sequence_of
 from segstore.wire.schema import COMMANDS, Command, FieldType, Nested, Unknown, types
-from segstore.wire.trace import (
-    SECRET_CODES,
-    Call,
-    Direction,
-    Record,
-    RecordKind,
-    TraceError,
-    redact,
-    redacted_call,
-    unpack_data,
-)
+from segstore.wire.trace import Call, Direction, Record, RecordKind, TraceError, redacted_data, unpack_data
 
 Row = tuple[Any, ...]
 
@@ -194,7 +184,7 @@ class RowMaker:
         return plan
 
     def _shown(self, record: Record) -> bytes:
-        return record.data if self.tokens else _hidden(record)
+        return record.data if self.tokens else redacted_data(record)
 
 
 def events_json(command: Command) -> str | None:
@@ -235,20 +225,9 @@ def _event_json(data: bytes, size: int | None) -> str:
     return json.dumps({"hex": data.hex(), "bytes": size})
 
 
-def _hidden(record: Record) -> bytes:
-    """Returns a record's bytes with delegation tokens overwritten."""
-    if record.kind is RecordKind.BYTES:
-        return redact(record.data, record.direction is Direction.REPLY)
-    if code_of(record) in SECRET_CODES:
-        return redact(record.data)
-    if record.kind is RecordKind.CALL and (call := Call.unpack(record.data)) is not None:
-        return redacted_call(call).pack()
-    return record.data
-
-
 def _of_header(record: Record) -> dict[str, Any]:
     """Returns the values that follow from a frame's header."""
-    code = code_of(record)
+    code = record.code
     if code is None:
         return {}
     cls = COMMANDS.get(code, Unknown)

@@ -27,8 +27,12 @@ from typing import TYPE_CHECKING, Any, Final
 from segstore.wire.codec import HEADER_BYTES, decode, encode
 from segstore.wire.errors import WireError
 from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, FieldType, Nested, types
+from segstore.wire.trace.blocks import Direction, RecordKind
+from segstore.wire.trace.calls import Call, redacted_call
 
 if TYPE_CHECKING:
+    from segstore.wire.trace.blocks import Record
+
     _Fields = tuple[tuple[FieldType, bool], ...]
 
 _STAR: Final = b"*"
@@ -77,6 +81,16 @@ def redact(frame: bytes, whole: bool = True) -> bytes:
             return frame  # as without authentication
         _overwrite_parts(out, frame, end, fields, command is not None)
     return bytes(out)
+
+
+def redacted_data(record: Record) -> bytes:
+    """Returns a record's bytes without secrets; the lengths of frames stay the same."""
+    match record.kind:
+        case RecordKind.FRAME | RecordKind.BYTES:
+            return redact(record.data, record.kind is RecordKind.FRAME or record.direction is Direction.REPLY)
+        case RecordKind.CALL if (call := Call.unpack(record.data)) is not None:
+            return redacted_call(call).pack()
+    return record.data
 
 
 def _decoded(frame: bytes) -> Any:
