@@ -28,7 +28,7 @@ from segstore.wire.codec import codec
 from segstore.wire.codec.codec import HEADER_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
 from segstore.wire.codec.framing import FrameDecoder
 from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
-from segstore.wire.errors import BadField, FrameTooLarge, UnknownCommand
+from segstore.wire.errors import BadField, UnknownCommand
 from segstore.wire.schema import (
     COMMANDS,
     MAX_FRAME_BYTES,
@@ -200,19 +200,9 @@ def encode_as(command: Command, version: int) -> bytes:
     if cls is not Unknown and cls.code not in known_in(version) and cls is not append.Event:
         raise _unknown(cls.code, version)
     form = form_in(cls, version)
-    if form is None:
-        frame = codec.encode(command)
-    else:
-        body = schema.build(command, form)
-        frame = command.code.to_bytes(4, "big", signed=True) + len(body).to_bytes(4, "big") + body
+    frame = codec.encode(command) if form is None else codec.build_frame(command, form)
     if len(frame) > limit:
-        raise FrameTooLarge(
-            f"a frame of {len(frame)} bytes exceeds the {limit} that one may have in wire version {version}",
-            code=command.code,
-            type_name=command.type_name,
-            limit=limit,
-            actual=len(frame),
-        )
+        raise codec.too_large(command, len(frame), limit, f" in wire version {version}")
     return frame
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import enum
 import io
+import re
 import struct
 import uuid
 from collections.abc import Iterable
@@ -33,6 +34,8 @@ MAX_FRAME_BYTES: Final = 0x00FF_FFFF
 Buffer = bytes | bytearray | memoryview
 
 _two_int32: Final = struct.Struct(">ii").unpack_from
+_FURTHER: Final = re.compile(r"\+\w+")
+"""The attributes of a part behind its first attribute, in a path."""
 
 
 # --- parsing with facts -----------------------------------------------------------------------------------------
@@ -80,12 +83,7 @@ def dotted(path: str) -> str:
             joined, bracket, index = names.pop().partition("[")
             part = joined.split("+")[int(part[1:])] + bracket + index
         names.append(part)
-    return ".".join(_first_of_joined(name) for name in names)
-
-
-def _first_of_joined(name: str) -> str:
-    joined, bracket, index = name.partition("[")
-    return joined.partition("+")[0] + bracket + index
+    return _FURTHER.sub("", ".".join(names))
 
 
 def _take(stream: BodyStream, wanted: int, path: str, announced_at: int | None = None) -> memoryview:
