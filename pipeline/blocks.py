@@ -20,16 +20,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from segstore.pipeline.storage import File, Storage
-from segstore.wire.trace import (
-    HEADER_BYTES,
-    MAGIC,
-    MARK_BYTES,
-    BlockHeader,
-    DamagedBlock,
-    TraceError,
-    find_header,
-    read_header,
-)
+from segstore.wire.trace import HEADER_BYTES, BlockHeader, DamagedBlock, TraceError, find_header, find_mark, read_header
 
 log = logging.getLogger(__name__)
 
@@ -42,15 +33,6 @@ _MOST_BYTES: Final = 1 << 30
 
 Index = Mapping[int, bytes]
 """Offset → header."""
-
-
-def mark_in(file: File, size: int) -> bytes | None:
-    """Returns the mark of a capture from its first whole header; None without a header."""
-    try:
-        return read_header(file.read_at(0, HEADER_BYTES), 0).mark
-    except DamagedBlock:
-        at = find_block(file, MAGIC, 1, size)
-    return None if at == size else file.read_at(at, MARK_BYTES)
 
 
 def headers(
@@ -72,13 +54,7 @@ def headers(
             at += header.size
         else:
             yield at, None
-            at = find_block(file, mark, at + 1, size)
-
-
-def find_block(file: File, mark: bytes, at: int, end: int) -> int:
-    """Returns the offset of the next whole header from `at` whose mark starts with `mark`; `end` if none follows."""
-    found = find_header(file.read_at, mark, at, end)
-    return end if found is None else found
+            at = find_header(file.read_at, mark, at + 1, size)
 
 
 def write_index(path: str, storage: Storage) -> tuple[str, int]:
@@ -89,7 +65,7 @@ def write_index(path: str, storage: Storage) -> tuple[str, int]:
     end, entries = 0, []
     with storage.open(path) as file:
         size = file.size
-        mark = mark_in(file, size)
+        mark = find_mark(file.read_at, size)
         if mark is None:
             raise TraceError("there is no whole block of a capture in it: only captures have an index")
         for at, header in headers(file, 0, size, mark):

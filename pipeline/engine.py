@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Table = Any
 """A `DataFrame` or a `LocalTable`."""
+Step = Callable[[Iterator["pa.RecordBatch"]], Iterable["pa.RecordBatch"]]
+"""A step in Python. It must be picklable."""
 
 
 class Engine(Protocol):
@@ -36,14 +38,9 @@ class Engine(Protocol):
         """Returns the result of a SELECT in which `{name}` refers to the table of that name."""
 
     def mapped(
-        self,
-        table: Table,
-        step: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]],
-        schema: pa.Schema,
-        by: Sequence[str] = (),
-        order: Sequence[str] = (),
+        self, table: Table, step: Step, schema: pa.Schema, by: Sequence[str] = (), order: Sequence[str] = ()
     ) -> Table:
-        """Applies a step, which must be picklable, to each part of a table. schema: of the step's batches.
+        """Applies a step to each part of a table. schema: of the step's batches.
 
         by: rows that are equal in these columns are in one part. order: of the rows of a part.
         """

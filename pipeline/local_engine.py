@@ -18,7 +18,7 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-    from segstore.pipeline.engine import Table
+    from segstore.pipeline.engine import Step, Table
 
 _PROCESS_BYTES: Final = 8 << 20
 """Bytes of traces that are worth starting a process."""
@@ -122,12 +122,7 @@ class LocalEngine:
         return LocalTable(self, here.format(**{name: f"({table.sql})" for name, table in tables.items()}))
 
     def mapped(
-        self,
-        table: LocalTable,
-        step: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]],
-        schema: pa.Schema,
-        by: Sequence[str] = (),
-        order: Sequence[str] = (),
+        self, table: LocalTable, step: Step, schema: pa.Schema, by: Sequence[str] = (), order: Sequence[str] = ()
     ) -> LocalTable:
         out = self._new_folder()
         ordered = f" ORDER BY {', '.join(order)}" if order else ""
@@ -265,13 +260,7 @@ def _read(pieces: list[FileRange], options: TraceReaderOptions, out: Path) -> No
             into.write_batch(batch)
 
 
-def _map(
-    sql: str,
-    step: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]],
-    schema: pa.Schema,
-    out: Path,
-    folder: Path,
-) -> None:
+def _map(sql: str, step: Step, schema: pa.Schema, out: Path, folder: Path) -> None:
     from pyarrow.parquet import ParquetWriter
 
     with _connect(folder, 1) as database, ParquetWriter(out, schema, compression="zstd") as into:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ from pyspark.sql import functions as f
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+
+    from segstore.pipeline.engine import Step
 
 
 class SparkEngine:
@@ -51,12 +53,7 @@ class SparkEngine:
                 catalog.dropTempView(view)
 
     def mapped(
-        self,
-        table: DataFrame,
-        step: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.RecordBatch]],
-        schema: pa.Schema,
-        by: Sequence[str] = (),
-        order: Sequence[str] = (),
+        self, table: DataFrame, step: Step, schema: pa.Schema, by: Sequence[str] = (), order: Sequence[str] = ()
     ) -> DataFrame:
         """As `DataFrame.mapInArrow` does; that method (4.3.0) demands pandas, which it does not use."""
         from pyspark.sql.pandas.types import from_arrow_schema

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for commands, derived from their declarations through `segstore.wire.schema.lowering`.
+"""Hypothesis strategies for commands, derived from the fields of their declarations.
 
 `command_of` and `commands` give values that can be encoded: each text that Java can write, integers at their bounds,
 payloads in every kind of buffer. `refused_of` gives values with one attribute that no frame can hold. `as_read` says
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from segstore.wire.schema import COMMANDS
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import COMMANDS, FieldType, Nested, Rows, types
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -102,49 +101,49 @@ def integers(bits: int) -> SearchStrategy[int]:
 
 
 @cache
-def _taken(node: low.SchemaNode) -> SearchStrategy[dict[str, Any]]:
+def _taken(node: FieldType) -> SearchStrategy[dict[str, Any]]:
     """Attribute → value, for the attributes that one node fills."""
     match node:
-        case low.Constant():
+        case types.Marker():
             return st.just({})
-        case low.Sized() if node.trailer_format:
-            version = integers(_BITS[node.trailer_format])
-            return st.fixed_dictionaries({node.name: buffers(), node.trailer_name: version})
-        case low.Table():
+        case types.SizedData(trailer=types.Fixed() as trailer):
+            version = integers(_BITS[trailer.format])
+            return st.fixed_dictionaries({node.name: buffers(), trailer.name: version})
+        case Rows():
             rows = st.lists(st.tuples(*(_value(column) for column in node.columns)), max_size=5)
             names = [column.name for column in node.columns]
             return rows.map(lambda rows: {name: tuple(row[index] for row in rows) for index, name in enumerate(names)})
     return _value(node).map(lambda value: {node.name: value})
 
 
-def _value(node: low.SchemaNode) -> SearchStrategy[Any]:
+def _value(node: FieldType) -> SearchStrategy[Any]:
     match node:
-        case low.Fixed(format="16s"):
+        case types.Fixed(format="16s"):
             return st.one_of(st.uuids(), st.sampled_from(HARD_IDS))
-        case low.Fixed(format="?"):
+        case types.Fixed(format="?"):
             return st.booleans()
-        case low.Fixed(format=code):
+        case types.Fixed(format=code):
             return integers(_BITS[code])
-        case low.Number(members=members):
+        case types.EnumCode(members=members):
             return st.sampled_from(members)
-        case low.Text():
+        case types.Text():
             return texts()
-        case low.Data() | low.Remainder():
+        case types.Blob() | types.Rest():
             return buffers()
-        case low.Sized(trailer_format=""):
+        case types.SizedData(trailer=None):
             return buffers()
-        case low.ZeroRun():
+        case types.Zeros():
             return st.integers(0, 300)
-        case low.TailNode(inner=inner, default=default):
+        case types.Tail(inner=inner, default=default):
             return st.one_of(st.just(default), _value(inner))
-        case low.Structure(record=record, nodes=nodes):
+        case Nested(record=record, parts=nodes):
             return _record(record, nodes)
-        case low.Many(element=element):
+        case types.Counted(element=element):
             return st.lists(_value(element), max_size=5).map(tuple)
     raise TypeError(f"no strategy for {type(node).__name__}")
 
 
-def _record(record: type[WireStruct], nodes: tuple[low.SchemaNode, ...]) -> SearchStrategy[Any]:
+def _record(record: type[WireStruct], nodes: tuple[FieldType, ...]) -> SearchStrategy[Any]:
     return st.tuples(*(_taken(node) for node in nodes)).map(lambda parts: record(**_joined(parts)))
 
 
@@ -155,7 +154,7 @@ def _joined(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
 @cache
 def command_of(cls: type[Command]) -> SearchStrategy[Command]:
     """Values of one class that can be encoded."""
-    return _record(cls, low.lower(cls.parts))
+    return _record(cls, cls.parts)
 
 
 def commands() -> SearchStrategy[Command]:
@@ -166,10 +165,10 @@ def commands() -> SearchStrategy[Command]:
 @cache
 def refused_of(cls: type[Command]) -> SearchStrategy[Command]:
     """Values of one class with one attribute that its field cannot hold; empty where every value can be written."""
-    return _refused_record(cls, low.lower(cls.parts))
+    return _refused_record(cls, cls.parts)
 
 
-def _refused_record(record: type[WireStruct], nodes: tuple[low.SchemaNode, ...]) -> SearchStrategy[Any]:
+def _refused_record(record: type[WireStruct], nodes: tuple[FieldType, ...]) -> SearchStrategy[Any]:
     choices = []
     for bad, node in enumerate(nodes):
         refused = _refused(node)
@@ -180,16 +179,16 @@ def _refused_record(record: type[WireStruct], nodes: tuple[low.SchemaNode, ...])
     return st.one_of(choices) if choices else st.nothing()
 
 
-def _refused(node: low.SchemaNode) -> SearchStrategy[dict[str, Any]]:
+def _refused(node: FieldType) -> SearchStrategy[dict[str, Any]]:
     match node:
-        case low.Constant():
+        case types.Marker():
             return st.nothing()
-        case low.Sized() if node.trailer_format:
+        case types.SizedData(trailer=types.Fixed() as trailer):
             return st.one_of(
-                st.fixed_dictionaries({node.name: _NOT_BUFFERS, node.trailer_name: integers(63)}),
-                st.fixed_dictionaries({node.name: st.just(b"key"), node.trailer_name: _not_integers(63)}),
+                st.fixed_dictionaries({node.name: _NOT_BUFFERS, trailer.name: integers(63)}),
+                st.fixed_dictionaries({node.name: st.just(b"key"), trailer.name: _not_integers(63)}),
             )
-        case low.Table():
+        case Rows():
             columns = node.columns
             which = st.integers(0, len(columns) - 1)
             uneven = st.tuples(_taken(node), which).map(lambda drawn: _uneven(columns, *drawn))
@@ -198,9 +197,9 @@ def _refused(node: low.SchemaNode) -> SearchStrategy[dict[str, Any]]:
     return _refused_value(node).map(lambda value: {node.name: value})
 
 
-def _uneven(columns: tuple[low.SchemaNode, ...], values: dict[str, Any], index: int) -> dict[str, Any]:
+def _uneven(columns: tuple[FieldType, ...], values: dict[str, Any], index: int) -> dict[str, Any]:
     name = columns[index].name
-    filler = 7 if isinstance(columns[index], low.Fixed) else "x"
+    filler = 7 if isinstance(columns[index], types.Fixed) else "x"
     return values | {name: (*values[name], filler)}
 
 
@@ -213,31 +212,31 @@ def _not_integers(bits: int) -> SearchStrategy[Any]:
     return st.one_of(st.sampled_from((None, 1.5, "1", b"1", [1])), beyond)
 
 
-def _refused_value(node: low.SchemaNode) -> SearchStrategy[Any]:
+def _refused_value(node: FieldType) -> SearchStrategy[Any]:
     match node:
-        case low.Fixed(format="16s"):
+        case types.Fixed(format="16s"):
             return st.sampled_from((None, 5, str(uuid.UUID(int=5)), bytes(16)))
-        case low.Fixed(format="?"):
+        case types.Fixed(format="?"):
             return st.nothing()  # whatever it is, it is true or false
-        case low.Fixed(format=code):
+        case types.Fixed(format=code):
             return _not_integers(_BITS[code])
-        case low.Number(members=members):
+        case types.EnumCode(members=members):
             return st.sampled_from((None, max(members) + 1, min(members) - 1, members(0).name, []))
-        case low.Text():
+        case types.Text():
             return _NOT_TEXTS
-        case low.Data(written=False):
+        case types.Blob(written=False):
             return st.nothing()
-        case low.Data() | low.Remainder():
+        case types.Blob() | types.Rest():
             return _NOT_BUFFERS
-        case low.Sized(trailer_format=""):
+        case types.SizedData(trailer=None):
             return _NOT_BUFFERS
-        case low.ZeroRun():
+        case types.Zeros():
             return st.sampled_from((-1, -(1 << 70), 1.5, None, b"abc", (1, 2), 0x00FF_FFFF - 7, 1 << 31, 1 << 70))
-        case low.TailNode(inner=inner):
+        case types.Tail(inner=inner):
             return _refused_value(inner)
-        case low.Structure(record=record, nodes=nodes):
+        case Nested(record=record, parts=nodes):
             return st.one_of(_refused_record(record, nodes), st.sampled_from((None, 5, _Impostor())))
-        case low.Many(element=element):
+        case types.Counted(element=element):
             several = st.lists(_value(element), max_size=3)
             around = st.tuples(several, _refused_value(element), several)
             one_bad = around.map(lambda drawn: (*drawn[0], drawn[1], *drawn[2]))
@@ -259,19 +258,19 @@ class _Impostor:
 
 def as_read(value: Any) -> Any:
     """What the wire gives back of a value: neighbouring surrogates joined, what is never written left out."""
-    return _read_record(value, low.lower(value.parts))
+    return _read_record(value, value.parts)
 
 
-def _read_record(value: Any, nodes: tuple[low.SchemaNode, ...]) -> Any:
+def _read_record(value: Any, nodes: tuple[FieldType, ...]) -> Any:
     values: dict[str, Any] = {}
     for node in nodes:
         match node:
-            case low.Constant():
+            case types.Marker():
                 continue
-            case low.Sized() if node.trailer_format:
+            case types.SizedData(trailer=types.Fixed() as trailer):
                 data = values[node.name] = bytes(getattr(value, node.name))
-                values[node.trailer_name] = getattr(value, node.trailer_name) if data else node.missing
-            case low.Table():
+                values[trailer.name] = getattr(value, trailer.name) if data else node.missing
+            case Rows():
                 for column in node.columns:
                     values[column.name] = tuple(_read(column, each) for each in getattr(value, column.name))
             case _:
@@ -279,19 +278,19 @@ def _read_record(value: Any, nodes: tuple[low.SchemaNode, ...]) -> Any:
     return type(value)(**values)
 
 
-def _read(node: low.SchemaNode, value: Any) -> Any:
+def _read(node: FieldType, value: Any) -> Any:
     match node:
-        case low.Text():
+        case types.Text():
             return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-        case low.Data(written=False):
+        case types.Blob(written=False):
             return b""
-        case low.Data() | low.Remainder() | low.Sized():
+        case types.Blob() | types.Rest() | types.SizedData():
             return bytes(value)
-        case low.TailNode(inner=inner):
+        case types.Tail(inner=inner):
             return _read(inner, value)
-        case low.Structure(nodes=nodes):
+        case Nested(parts=nodes):
             return _read_record(value, nodes)
-        case low.Many(element=element):
+        case types.Counted(element=element):
             return tuple(_read(element, each) for each in value)
     return value
 

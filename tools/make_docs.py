@@ -23,7 +23,7 @@ from segstore.wire import COMMANDS, MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, 
 from segstore.wire.codec import COMMANDS_SINCE, COMMANDS_UNTIL, FIELDS_SINCE, RELEASES, longest_frame_in
 from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
 from segstore.wire.history import OPERATIONS, RULES
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import FieldType, Nested, Rows, types
 
 FAMILIES: tuple[ModuleType, ...] = (session, append, segment, attribute, table, errors, admin)
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -37,43 +37,43 @@ def fixed(code: str) -> str:
     return {"?": "bool", "16s": "UUID"}.get(code) or INTEGERS[code]
 
 
-def rows(nodes: tuple[low.SchemaNode, ...], prefix: str = "") -> Iterator[Row]:
+def rows(nodes: tuple[FieldType, ...], prefix: str = "") -> Iterator[Row]:
     """Field, type and remark of each node, in wire order; what is inside another has a path."""
     for node in nodes:
         yield from row(node, prefix + node.name)
 
 
-def row(node: low.SchemaNode, field: str) -> Iterator[Row]:
+def row(node: FieldType, field: str) -> Iterator[Row]:
     match node:
-        case low.Fixed(format=code):
+        case types.Fixed(format=code):
             yield field, fixed(code), ""
-        case low.Number(members=members, unknown=unknown):
+        case types.EnumCode(members=members, unknown=unknown):
             known = ", ".join(f"{int(member)} {member.name}" for member in members)
             yield field, "int32", f"{known}; any other number is {unknown.name}"
-        case low.Constant(value=value):
+        case types.Marker(value=value):
             yield field, "int32", f"always {value}; not an attribute"
-        case low.Text():
+        case types.Text():
             yield field, "text", ""
-        case low.Data():
+        case types.Blob():
             yield field, "data", "; ".join(data_remarks(node))
-        case low.Remainder():
+        case types.Rest():
             yield field, "rest", "all remaining bytes"
-        case low.ZeroRun():
+        case types.Zeros():
             yield field, "rest", "that many zero bytes; their content is ignored when read"
-        case low.Sized():
+        case types.SizedData():
             yield from sized(node, field)
-        case low.TailNode():
+        case types.Tail():
             for name, kind, remark in row(node.inner, field):
                 few = "ignored" if node.needs > 1 else "refused"
                 tail = f"may be missing: {default(node.default)}; an incomplete one is {few}"
                 yield name, kind, f"{remark}; {tail}" if remark else tail
-        case low.Structure():
-            yield from rows(node.nodes, field + ".")
-        case low.Many():
+        case Nested():
+            yield from rows(node.parts, field + ".")
+        case types.Counted():
             negative = "; negative: none" if node.negative_is_empty else ""
             yield f"{field}.count", "int32", f"number of elements, of {node.smallest} bytes or more{negative}"
             yield from row(node.element, field + "[]")
-        case low.Table():
+        case Rows():
             names = " and ".join(f"`{column.name}`" for column in node.columns)
             yield f"{field}.count", "int32", f"number of rows; each is one element of {names}"
             prefix = field[: len(field) - len(node.name)]
@@ -83,7 +83,7 @@ def row(node: low.SchemaNode, field: str) -> Iterator[Row]:
             raise TypeError(f"{field}: no text for {type(node).__name__}")
 
 
-def data_remarks(node: low.Data) -> Iterator[str]:
+def data_remarks(node: types.Blob) -> Iterator[str]:
     if node.negative_is_empty:
         yield "a negative length means no data"
     if node.optional:
@@ -92,12 +92,12 @@ def data_remarks(node: low.Data) -> Iterator[str]:
         yield "read, but always written with length 0"
 
 
-def sized(node: low.Sized, field: str) -> Iterator[Row]:
+def sized(node: types.SizedData, field: str) -> Iterator[Row]:
     yield f"{field}.total", "int32", "bytes of everything that follows; written in full even if no data follows"
     yield field, "data", ""
-    if node.trailer_format:
-        name = field[: len(field) - len(node.name)] + node.trailer_name
-        yield name, fixed(node.trailer_format), f"left out if there is no data, and then {default(node.missing)}"
+    if node.trailer is not None:
+        name = field[: len(field) - len(node.name)] + node.trailer.name
+        yield name, fixed(node.trailer.format), f"left out if there is no data, and then {default(node.missing)}"
 
 
 def default(value: Any) -> str:
@@ -116,7 +116,7 @@ def direction(cls: type[Command]) -> str:
 
 def layout(cls: type[Command]) -> Iterator[str]:
     """The table of a body. Offsets are given as long as they are the same in every frame."""
-    nodes = low.lower(cls.parts)
+    nodes = cls.parts
     if not nodes:
         yield "The body is empty."
         return
@@ -127,7 +127,7 @@ def layout(cls: type[Command]) -> Iterator[str]:
         yield f"| {'' if at is None else at} | `{field}` | {kind} | {remark} |"
         width = WIDTHS.get(kind)
         at = None if at is None or width is None or "missing" in remark else at + width
-    order = [name for part in cls.parts for name in part.names]
+    order = [name for part in cls.parts for name in part.attributes]
     if order != list(cls.__struct_fields__):
         yield ""
         yield f"The order of the class's attributes differs: {', '.join(f'`{n}`' for n in cls.__struct_fields__)}."

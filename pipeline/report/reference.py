@@ -38,14 +38,9 @@ class Reference(NamedTuple):
 
 def reference(paths: str | Iterable[str]) -> Reference:
     """Analyses traces. Raises FileNotFoundError."""
-    return reference_of(trace_rows(paths, FRAME_COLUMNS))
-
-
-def reference_of(rows: Iterable[tuple[Any, ...]]) -> Reference:
-    """Analyses rows with the columns `FRAME_COLUMNS`, in file order."""
     out = Reference([], [], 0)
     frames = 0
-    for _, records in groupby(map(to_row, rows), attrgetter("file")):
+    for _, records in groupby(map(to_row, trace_rows(paths, FRAME_COLUMNS)), attrgetter("file")):
         found = Found()
         lives: dict[int, Life] = {}
         for row in records:

@@ -29,8 +29,7 @@ from segstore.wire.commands import (
     SegmentRead,
     SetupAppend,
 )
-from segstore.wire.schema import COMMANDS, Command
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import COMMANDS, Command, FieldType, types
 
 ColumnType = Literal["boolean", "tinyint", "int", "bigint", "string", "binary", "timestamp"]
 
@@ -117,25 +116,25 @@ _ON_REQUEST: Final = (
 
 
 @cache
-def field_nodes(cls: type[Command]) -> Mapping[str, low.SchemaNode]:
-    """Returns a command's fields that are columns: name → node of the intermediate form, tails unwrapped."""
+def field_nodes(cls: type[Command]) -> Mapping[str, FieldType]:
+    """Returns a command's fields that are columns: name → field, tails unwrapped."""
     nodes = {}
-    for node in low.lower(cls.parts):
-        inner = node.inner if isinstance(node, low.TailNode) else node
+    for node in cls.parts:
+        inner = node.inner if isinstance(node, types.Tail) else node
         if node.name not in cls.secrets and _type_of(inner) is not None:
             nodes[node.name] = inner
     return nodes
 
 
-def _type_of(node: low.SchemaNode) -> ColumnType | None:
+def _type_of(node: FieldType) -> ColumnType | None:
     match node:
-        case low.Fixed(format="?"):
+        case types.Fixed(format="?"):
             return "boolean"
-        case low.Fixed(format="16s") | low.Text() | low.Number():
+        case types.Fixed(format="16s") | types.Text() | types.EnumCode():
             return "string"
-        case low.Fixed(format=code):
+        case types.Fixed(format=code):
             return _INTEGERS[code]
-        case low.ZeroRun():
+        case types.Zeros():
             return "int"
     return None
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from segstore.pipeline.blocks import INDEX_SUFFIX, headers, mark_in, read_index
+from segstore.pipeline.blocks import INDEX_SUFFIX, headers, read_index
 from segstore.pipeline.compressed import COMPRESSIONS, decompressed
 from segstore.pipeline.storage import File, Storage, concurrently, is_remote
 from segstore.wire.trace import (
@@ -36,6 +36,7 @@ from segstore.wire.trace import (
     Record,
     TraceVersionError,
     decode_line,
+    find_mark,
     header_from_line,
     is_fixture,
 )
@@ -189,7 +190,7 @@ def _foreign(path: str, file: File) -> str:
         except FixtureError as error:
             return f"{error.field}: {error.message}" if error.field else error.message
     if form == "capture" and not MAGIC.startswith(head[: len(MAGIC)]):
-        mark = mark_in(file, min(file.size, _MARK_WITHIN))
+        mark = find_mark(file.read_at, min(file.size, _MARK_WITHIN))
         return "it is no capture, no packet capture, and does not start with a JSON object" if mark is None else ""
     return ""
 
@@ -305,7 +306,7 @@ def unreadable(error: OSError) -> str:
 
 def _cut_blocks(path: str, file: File, start: int, stop: int, piece_bytes: int, storage: Storage) -> list[FileRange]:
     searched = min(stop, _MARK_WITHIN) if file.remote else stop
-    mark = mark_in(file, searched)
+    mark = find_mark(file.read_at, searched)
     if mark is None:
         where = "it" if searched == stop else f"its first {searched} bytes; if later blocks matter, copy the file first"
         return [FileRange(path, "capture", start, stop, reason=f"there is no whole block of a capture in {where}")]

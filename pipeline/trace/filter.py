@@ -5,12 +5,10 @@ Invariant: `Chosen.takes` and `Chosen.in_numbers` agree; a block is skipped unre
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from segstore.wire.codec import HEADER_BYTES
 from segstore.wire.schema import COMMANDS, Unknown
-from segstore.wire.trace import Record, RecordKind
+from segstore.wire.trace import Record
 
 if TYPE_CHECKING:
     from segstore.wire.trace import BlockHeader
@@ -19,7 +17,6 @@ Numbers = tuple[str, bool, bool, tuple[tuple[int, int], ...]]
 """A source, whether it may be missing, whether the ranges are excluded, and the ranges."""
 _LEAST: Final = -(1 << 63)
 _MOST: Final = 1 << 63
-_code = struct.Struct(">i").unpack_from
 
 
 class Chosen(NamedTuple):
@@ -45,7 +42,7 @@ class Chosen(NamedTuple):
         if self.connections is not None and record.connection not in self.connections:
             return False
         return self.commands is None or (
-            (code := code_of(record)) is not None and COMMANDS.get(code, Unknown).type_name in self.commands
+            (code := record.code) is not None and COMMANDS.get(code, Unknown).type_name in self.commands
         )
 
     def takes_block(self, header: BlockHeader) -> bool:
@@ -65,11 +62,3 @@ class Chosen(NamedTuple):
             times = ((self.from_ns, self.until_ns - 1),) if self.from_ns < self.until_ns else ()
             conditions.append(("ts_ns", False, False, times))
         return tuple(conditions)
-
-
-def code_of(record: Record) -> int | None:
-    """Returns the type code of a frame; None for other records, and for bytes too short for a header."""
-    if record.kind is not RecordKind.FRAME or len(record.data) < HEADER_BYTES:
-        return None
-    code: int = _code(record.data)[0]
-    return code

@@ -29,12 +29,12 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from segstore.pipeline.blocks import headers, mark_in, read_index
+from segstore.pipeline.blocks import headers, read_index
 from segstore.pipeline.compressed import decompressed
 from segstore.pipeline.storage import File, Storage, StorageError, concurrently, is_remote
 from segstore.pipeline.trace.files import LOCAL, PIECE_BYTES, FileRange, form_of, lines_of
 from segstore.pipeline.trace.options import BatchLimit
-from segstore.wire.trace import HEADER_BYTES, MAGIC, TraceError, decode_line, header_from_line
+from segstore.wire.trace import HEADER_BYTES, MAGIC, TraceError, decode_line, find_mark, header_from_line
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def steps(path: str, start: int, storage: Storage = LOCAL) -> Iterator[GrowthSte
                 GrowthStep(at + len(line), 1, 0) for at, line in lines_of(file, start, size) if line.endswith(b"\n")
             )
             return
-        mark = mark_in(file, size) if form == "capture" else None
+        mark = find_mark(file.read_at, size) if form == "capture" else None
         if mark is not None:
             index = read_index(path, file, mark, storage) if size - start > PIECE_BYTES else None
             for at, header in headers(file, start, size, mark, index):
@@ -210,7 +210,7 @@ def _first_in(file: File, path: str) -> int | None:
             return header_from_line(decode_line(line, 0)).start_ns
         except TraceError:
             return None
-    mark = mark_in(file, size) if form == "capture" else None
+    mark = find_mark(file.read_at, size) if form == "capture" else None
     blocks = () if mark is None else (header for _, header in headers(file, 0, size, mark) if header is not None)
     return next((header.first_ts_ns for header in blocks if header.records), None)
 

@@ -158,17 +158,13 @@ def _pcapng(source: _Window) -> Iterator[Packet]:
 
 def _interface(body: memoryview, order: str) -> _Interface:
     link, _, _ = struct.unpack_from(order + "HHI", body)
-    at, ticks_per_s, offset_s = 8, 1_000_000, 0
-    while at < len(body):
-        code, size = struct.unpack_from(order + "HH", body, at)
-        if code == _END:
-            break
+    ticks_per_s, offset_s = 1_000_000, 0
+    for code, value in _options(body[8:], order):
         if code == _RESOLUTION:
-            (power,) = struct.unpack_from("B", body, at + 4)
+            (power,) = struct.unpack_from("B", value)
             ticks_per_s = (2 if power & 0x80 else 10) ** (power & 0x7F)
         elif code == _OFFSET:
-            (offset_s,) = struct.unpack_from(order + "q", body, at + 4)
-        at += 4 + size + -size % 4
+            (offset_s,) = struct.unpack_from(order + "q", value)
     return _Interface(link, ticks_per_s, offset_s)
 
 
@@ -183,21 +179,20 @@ def _packet(at: int, body: memoryview, order: str, interfaces: list[_Interface],
     if not -_INT64 <= ts_ns < _INT64:
         raise BadPackets(at, f"a time of {ts_ns // _SECOND_NS} s since 1970 exceeds 64 bits in nanoseconds")
     end = 20 + size + -size % 4
-    comment = _comment(body[end:], order) if len(body) > end and not old else b""
+    options = () if old else _options(body[end:], order)
+    comment = next((bytes(value) for code, value in options if code == _COMMENT), b"")
     return Packet(at, ts_ns, link, body[20 : 20 + size], comment, size < whole)
 
 
-def _comment(options: memoryview, order: str) -> bytes:
-    """The first comment of a packet."""
+def _options(data: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
+    """Yields the codes and values of the options of a block."""
     at = 0
-    while at + 4 <= len(options):
-        code, size = struct.unpack_from(order + "HH", options, at)
-        if code == _COMMENT:
-            return bytes(options[at + 4 : at + 4 + size])
+    while at + 4 <= len(data):
+        code, size = struct.unpack_from(order + "HH", data, at)
         if code == _END:
             break
+        yield code, data[at + 4 : at + 4 + size]
         at += 4 + size + -size % 4
-    return b""
 
 
 # --- packets --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ A reader holds one block in memory, however long the file is.
 Invariant: unreadable parts become `Skipped`, with file, offset and size, and reading continues after them, so records
 and skips account for every byte of a file. File contents never raise, and neither does a file that cannot be read any
 further. Skipped are: damaged or torn blocks, captures of other versions, invalid fixture lines, files that are not
-traces, have vanished, or are shorter than when planned. Follows `segstore.wire.trace.reader`, block by block.
+traces, have vanished, or are shorter than when planned.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from segstore.pipeline.blocks import find_block
 from segstore.pipeline.compressed import decompressed
 from segstore.pipeline.storage import File, Storage
 from segstore.pipeline.trace.files import (
@@ -29,21 +28,16 @@ from segstore.pipeline.trace.files import (
 )
 from segstore.pipeline.trace.packets import read_packets
 from segstore.wire.trace import (
-    HEADER_BYTES,
-    MAX_IN_VAIN,
     BlockHeader,
-    BlockType,
-    Columns,
-    DamagedBlock,
+    Damage,
     FixtureError,
     TraceError,
     TraceVersionError,
+    blocks_between,
     decode_line,
+    find_header,
     from_line,
     header_from_line,
-    read_body,
-    read_header,
-    read_metadata,
 )
 
 _LINES_AT_ONCE: Final = 4096
@@ -115,31 +109,22 @@ def _read_blocks(
         end = min(piece.end or piece.stop, file.size)
         stop = min(piece.stop, end)
         if piece.end:
-            at = find_block(file, piece.mark, at, stop)
+            at = find_header(file.read_at, piece.mark, at, stop)
         is_empty = at >= stop
-        in_vain = 0
-        while at < stop:
-            try:
-                header = read_header(file.read_at(at, min(HEADER_BYTES, end - at)), 0, piece.mark)
-                after = at + header.size
-                body_bytes = min(header.stored, end - at)
-                in_vain += body_bytes
-                columns = _read_block(file, at, end, header, takes_block)
-            except TraceVersionError as error:
-                after = find_block(file, piece.mark, stop, end) if piece.end else piece.stop
-                yield Skipped(piece.path, at, after - at, error.message)
-                return
-            except DamagedBlock as error:
-                after = find_block(file, piece.mark, at + 1 if in_vain <= MAX_IN_VAIN * piece.size else stop, end)
-                yield Skipped(piece.path, at, after - at, error.message)
-            else:
-                in_vain -= body_bytes
-                if columns is not None and len(columns):
-                    yield RecordChunk(piece.path, at, columns)
-            at = after
+        try:
+            for part in blocks_between(file.read_at, piece.mark, at, stop, end, takes_block):
+                if isinstance(part, Damage):
+                    yield Skipped(piece.path, part.offset, part.size, part.reason)
+                elif len(part.columns):
+                    yield RecordChunk(piece.path, part.offset, part.columns)
+                at = part.offset + part.size
+        except TraceVersionError as error:
+            after = find_header(file.read_at, piece.mark, stop, end) if piece.end else piece.stop
+            yield Skipped(piece.path, at, after - at, error.message)
+            return
         if piece.end and at < end and not is_empty:
             # The next piece starts with the first header from `stop` on, so it cannot see what is before that.
-            following = find_block(file, piece.mark, stop, end)
+            following = find_header(file.read_at, piece.mark, stop, end)
             if following > at:
                 yield Skipped(piece.path, at, following - at, "no block starts here")
             elif following < at:
@@ -155,22 +140,6 @@ def _missing(piece: FileRange, file: File) -> Iterator[Skipped]:
     end = max(piece.start, file.size)
     if end < piece.stop:
         yield Skipped(piece.path, end, piece.stop - end, "the file is shorter than it was when it was planned")
-
-
-def _read_block(
-    file: File, at: int, size: int, header: BlockHeader, takes_block: Callable[[BlockHeader], bool] | None
-) -> Columns | None:
-    """Reads the records of the block with this header; None for a metadata block or an unwanted block."""
-    if takes_block is not None and header.type == BlockType.RECORDS and not takes_block(header):
-        return None
-    block = file.read_at(at, min(HEADER_BYTES + header.stored, size - at))
-    body = read_body(block, 0, header)
-    if header.type == BlockType.RECORDS:
-        return Columns(body, header.records)
-    if header.type == BlockType.METADATA:
-        read_metadata(body)
-        return None
-    raise DamagedBlock(f"there is no block type {header.type}", offset=at, actual=header.type)
 
 
 def _read_lines(piece: FileRange, file: File) -> Iterator[RecordChunk | Skipped]:

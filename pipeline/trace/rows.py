@@ -25,7 +25,7 @@ import msgspec
 
 from segstore.pipeline.trace.columns import TraceColumn, field_nodes, select, source_of
 from segstore.pipeline.trace.files import Located, RecordChunk, Skipped, find_traces, plan
-from segstore.pipeline.trace.filter import Chosen, code_of
+from segstore.pipeline.trace.filter import Chosen
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire.codec import decode
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd
@@ -33,19 +33,8 @@ from segstore.wire.errors import WireError
 from segstore.wire.inspect import PayloadPart, payload_parts, readable
 from segstore.wire.printable import printable
 from segstore.wire.request_id import flow_of, sequence_of
-from segstore.wire.schema import COMMANDS, Command, Unknown
-from segstore.wire.schema import lowering as low
-from segstore.wire.trace import (
-    SECRET_CODES,
-    Call,
-    Direction,
-    Record,
-    RecordKind,
-    TraceError,
-    redact,
-    redacted_call,
-    unpack_data,
-)
+from segstore.wire.schema import COMMANDS, Command, FieldType, Nested, Unknown, types
+from segstore.wire.trace import Call, Direction, Record, RecordKind, TraceError, redacted_data, unpack_data
 
 Row = tuple[Any, ...]
 
@@ -195,7 +184,7 @@ class RowMaker:
         return plan
 
     def _shown(self, record: Record) -> bytes:
-        return record.data if self.tokens else _hidden(record)
+        return record.data if self.tokens else redacted_data(record)
 
 
 def events_json(command: Command) -> str | None:
@@ -236,20 +225,9 @@ def _event_json(data: bytes, size: int | None) -> str:
     return json.dumps({"hex": data.hex(), "bytes": size})
 
 
-def _hidden(record: Record) -> bytes:
-    """Returns a record's bytes with delegation tokens overwritten."""
-    if record.kind is RecordKind.BYTES:
-        return redact(record.data, record.direction is Direction.REPLY)
-    if code_of(record) in SECRET_CODES:
-        return redact(record.data)
-    if record.kind is RecordKind.CALL and (call := Call.unpack(record.data)) is not None:
-        return redacted_call(call).pack()
-    return record.data
-
-
 def _of_header(record: Record) -> dict[str, Any]:
     """Returns the values that follow from a frame's header."""
-    code = code_of(record)
+    code = record.code
     if code is None:
         return {}
     cls = COMMANDS.get(code, Unknown)
@@ -271,10 +249,10 @@ _OF_RECORD: Final[dict[str, Callable[[str, Located, Record], Any]]] = {
 
 def data_path(cls: type[Command]) -> str | None:
     """Returns the path of a command's field `data`: "data", or "event.data" if nested; None without such a field."""
-    for node in low.lower(cls.parts):
+    for node in cls.parts:
         if node.name == "data":
             return "data"
-        if isinstance(node, low.Structure) and any(inner.name == "data" for inner in node.nodes):
+        if isinstance(node, Nested) and any(inner.name == "data" for inner in node.parts):
             return f"{node.name}.data"
     return None
 
@@ -320,13 +298,13 @@ def origin_of(cls: type[Command], column: str) -> Origin | None:
     return None if field is None else Origin(half or _conversion(field_nodes(cls)[field]), field)
 
 
-def _conversion(node: low.SchemaNode) -> str:
+def _conversion(node: FieldType) -> str:
     match node:
-        case low.Text():
+        case types.Text():
             return "text"
-        case low.Fixed(format="16s"):
+        case types.Fixed(format="16s"):
             return "id"
-        case low.Number():
+        case types.EnumCode():
             return "name"
     return "value"
 

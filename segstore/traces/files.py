@@ -34,13 +34,10 @@ from segstore.wire.trace import (
     SECRET_CODES,
     SPARE_BYTES,
     Block,
-    Call,
     Damage,
-    Direction,
     FixtureHeader,
     Metadata,
     Record,
-    RecordKind,
     RecordWriter,
     TraceError,
     TraceWriter,
@@ -51,7 +48,7 @@ from segstore.wire.trace import (
     read_blocks,
     read_lines,
     redact,
-    redacted_call,
+    redacted_data,
     write_lines,
 )
 
@@ -240,12 +237,8 @@ def is_trace(path: Path) -> bool:
 def redacted(records: Iterable[Record]) -> Iterator[Record]:
     """Yields the records with delegation tokens overwritten; lengths stay the same."""
     for record in records:
-        if record.kind is RecordKind.FRAME or record.kind is RecordKind.BYTES:
-            data = redact(record.data, record.kind is RecordKind.FRAME or record.direction is Direction.REPLY)
-            record = record if data is record.data else record._replace(data=data)
-        elif record.kind is RecordKind.CALL and (call := Call.unpack(record.data)) is not None:
-            record = record._replace(data=redacted_call(call).pack())
-        yield record
+        data = redacted_data(record)
+        yield record if data is record.data else record._replace(data=data)
 
 
 def write_trace(

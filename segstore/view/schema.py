@@ -1,17 +1,17 @@
 """The command schema and the filter language as JSON values, for the page's script.
 
-The script explains bytes from the same intermediate form as the codec, so a new command needs nothing here.
+The script explains bytes from the same fields as the codec, so a new command needs nothing here.
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
 from enum import IntEnum
 from typing import Any
 
 from segstore.view.state import MOST_EXACT
 from segstore.wire.commands import AppendBlock
-from segstore.wire.schema import COMMANDS, Command, Unknown
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import COMMANDS, Command, FieldType, Unknown, types
 from segstore.wire.trace import language, subjects_of, values_of
 
 
@@ -28,7 +28,7 @@ def specification() -> dict[str, Any]:
 
 def _block_frames() -> tuple[int, ...]:
     """Type codes of the frames that an append block can hold."""
-    return next(node.frames for node in low.lower(AppendBlock.parts) if isinstance(node, low.Remainder))
+    return next(node.frames for node in AppendBlock.parts if isinstance(node, types.Rest))
 
 
 def _command(cls: type[Command]) -> dict[str, Any]:
@@ -37,19 +37,20 @@ def _command(cls: type[Command]) -> dict[str, Any]:
         "request": cls.is_request,
         "failure": cls.is_failure,
         "secrets": sorted(cls.secrets),
-        "nodes": [_node(node) for node in low.lower(cls.parts)],
+        "nodes": [_node(node) for node in cls.parts],
     }
 
 
-def _node(node: low.SchemaNode) -> dict[str, Any]:
-    """A node as JSON: the name of its class, and its fields."""
-    return {"is": type(node).__name__, **{name: _plain(getattr(node, name)) for name in node.__struct_fields__}}
+def _node(node: FieldType) -> dict[str, Any]:
+    """A field as JSON: the name of its type, and its facts."""
+    facts = {fact.name: _plain(getattr(node, fact.name)) for fact in fields(node)}
+    return {"is": "Fixed" if isinstance(node, types.Fixed) else type(node).__name__, "name": node.name, **facts}
 
 
 def _plain(value: Any) -> Any:
-    """A field of a node as JSON; numbers that JavaScript would round are texts."""
+    """A fact of a field as JSON; numbers that JavaScript would round are texts."""
     match value:
-        case low.SchemaNode():
+        case FieldType():
             return _node(value)
         case tuple():
             return [_plain(part) for part in value]

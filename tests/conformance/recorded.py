@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from segstore.wire import COMMANDS
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import FieldType, Nested, Rows, types
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -117,27 +117,27 @@ def read_lines(path: Path) -> list[Line]:
     return found
 
 
-def _int64_fields(nodes: Iterable[low.SchemaNode], name: str = "") -> Iterator[str]:
+def _int64_fields(nodes: Iterable[FieldType], name: str = "") -> Iterator[str]:
     for node in nodes:
         match node:
-            case low.Fixed(format="q"):
+            case types.Fixed(format="q"):
                 yield node.name or name
-            case low.Sized(trailer_format="q"):
-                yield node.trailer_name
-            case low.TailNode():
+            case types.SizedData(trailer=types.Fixed(format="q", name=trailer)):
+                yield trailer
+            case types.Tail():
                 yield from _int64_fields([node.inner], name)
-            case low.Many():
+            case types.Counted():
                 yield from _int64_fields([node.element], node.name)
-            case low.Structure():
-                yield from _int64_fields(node.nodes)
-            case low.Table():
+            case Nested():
+                yield from _int64_fields(node.parts)
+            case Rows():
                 yield from _int64_fields(node.columns)
 
 
 _INT64_KEYS: Final = {
     re.sub("_(.)", lambda letter: letter[1].upper(), name)
     for cls in COMMANDS.values()
-    for name in _int64_fields(low.lower(cls.parts))
+    for name in _int64_fields(cls.parts)
 }
 
 

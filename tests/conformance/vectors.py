@@ -14,8 +14,7 @@ from segstore.wire.codec import CODECS, Codec
 from segstore.wire.commands import AppendBlock
 from segstore.wire.inspect import command_named, describe
 from segstore.wire.names import container_of
-from segstore.wire.schema import encode_mutf8
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import FieldType, Nested, Rows, encode_mutf8, types
 from tests.conformance import blocks
 from tests.conformance.deviations import deviation_of
 from tests.conformance.encoder_cases import refused_command
@@ -170,7 +169,7 @@ def _schema(what: dict[str, Any]) -> Found:
     if expected != list(cls.__struct_fields__):
         yield f"fields: expected {expected}, found {list(cls.__struct_fields__)}"
         return
-    types = dict(type_ for node in low.lower(cls.parts) for type_ in _java_types(node))
+    types = dict(type_ for node in cls.parts for type_ in _java_types(node))
     for name, field in zip(expected, recorded, strict=True):
         java = field["java_type"].removeprefix("java.lang.").removeprefix("java.util.")
         short = re.sub(r"(?<![\w.])[\w.]+\$|java\.lang\.|io\.netty\.buffer\.", "", java).replace("$", ".")
@@ -184,29 +183,29 @@ def _schema(what: dict[str, Any]) -> Found:
             yield f"requestId: expected {what['requestId']}, found {found}"
 
 
-def _java_types(node: low.SchemaNode) -> Iterator[tuple[str, str]]:
+def _java_types(node: FieldType) -> Iterator[tuple[str, str]]:
     """Yields each attribute with its type as in the reference's classes; nested types are in brackets."""
     match node:
-        case low.Fixed():
+        case types.Fixed():
             yield node.name, _JAVA[node.format]
-        case low.ZeroRun():
+        case types.Zeros():
             yield node.name, "int"
-        case low.Text():
+        case types.Text():
             yield node.name, "String"
-        case low.Data() | low.Remainder() | low.Sized():
+        case types.Blob() | types.Rest() | types.SizedData():
             yield node.name, "ByteBuf"
-        case low.Number():
+        case types.EnumCode():
             yield node.name, "ErrorCode"
-        case low.Structure():
+        case Nested():
             yield node.name, node.record.__name__
-        case low.Many():
+        case types.Counted():
             ((_, element),) = _java_types(node.element)
             yield node.name, f"List<{element}>"
-        case low.Table():
+        case Rows():
             for column in node.columns:
                 ((name, element),) = _java_types(column)
                 yield name, f"List<{element}>"
-        case low.TailNode():
+        case types.Tail():
             yield from _java_types(node.inner)
 
 

@@ -20,7 +20,7 @@ from segstore.wire import commands as _commands  # noqa: F401 — completes the 
 from segstore.wire.codec.generate import REFUSALS, TooLong, make_decoder, make_encoder
 from segstore.wire.codec.speed import load
 from segstore.wire.errors import BadField, FrameTooLarge, Truncated, UnknownCommand, WireError
-from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, BodyStream, Buffer, Command, Unknown, schema, types
+from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, BodyStream, Buffer, Command, Nested, Unknown, schema, types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -143,13 +143,17 @@ def _parse(code: int, body: memoryview, most_elements: int | None) -> Command:
 
 
 def _length_error(code: int, length: int, present: int) -> WireError:
-    name = COMMANDS[code].type_name if code in COMMANDS else None
-    facts = {"code": code, "type_name": name, "field": "length", "offset": 4, "limit": present, "actual": length}
-    if length < 0:
-        return BadField(f"length {length} is negative", **facts)  # type: ignore[arg-type]
-    if length > present:
-        return Truncated(f"the header announces {length} bytes but {present} follow", **facts)  # type: ignore[arg-type]
-    return BadField(f"the header announces {length} bytes but {present} follow", **facts)  # type: ignore[arg-type]
+    refused = Truncated if length > present else BadField
+    announced = f"the header announces {length} bytes but {present} follow"
+    return refused(
+        f"length {length} is negative" if length < 0 else announced,
+        code=code,
+        type_name=COMMANDS[code].type_name if code in COMMANDS else None,
+        field="length",
+        offset=4,
+        limit=present,
+        actual=length,
+    )
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------
@@ -180,7 +184,7 @@ def encode(command: Command, codec: Codec | None = None) -> bytes:
     try:
         frame: bytes = encoder(command)
     except TooLong as refused:
-        raise _too_large(command, refused.args[0] + HEADER_BYTES) from None
+        raise too_large(command, refused.args[0] + HEADER_BYTES) from None
     except REFUSALS:
         return _build(command)
     return frame
@@ -200,16 +204,22 @@ def encode_parts(command: Command, codec: Codec | None = None) -> list[Buffer]:
     try:
         parts: list[Buffer] = encoder(command)
     except TooLong as refused:
-        raise _too_large(command, refused.args[0] + HEADER_BYTES) from None
+        raise too_large(command, refused.args[0] + HEADER_BYTES) from None
     except REFUSALS:
         return [_build(command)]
     return parts
 
 
 def _build(command: Command) -> bytes:
-    body = schema.build(command)
-    if len(body) + HEADER_BYTES > MAX_FRAME_BYTES:
-        raise _too_large(command, len(body) + HEADER_BYTES)
+    frame = build_frame(command)
+    if len(frame) > MAX_FRAME_BYTES:
+        raise too_large(command, len(frame))
+    return frame
+
+
+def build_frame(command: Command, form: Nested | None = None) -> bytes:
+    """Encodes a command of any size through the schema. form: another form of its body, as of an older version."""
+    body = schema.build(command, form)
     return _write_header(command.code, len(body)) + body
 
 
@@ -220,15 +230,16 @@ def _unknown_parts(command: Unknown) -> list[Buffer]:
         raise BadField(f"{code!r} is no type code", type_name=command.type_name, field="type_code", actual=code)
     size = memoryview(types.check_buffer(data, " -> data")).nbytes
     if size + HEADER_BYTES > MAX_FRAME_BYTES:
-        raise _too_large(command, size + HEADER_BYTES)
+        raise too_large(command, size + HEADER_BYTES)
     return [_write_header(code, size), data]
 
 
-def _too_large(command: Command, size: int) -> FrameTooLarge:
+def too_large(command: Command, size: int, limit: int = MAX_FRAME_BYTES, where: str = "") -> FrameTooLarge:
+    """Returns the error for a frame that exceeds a limit. where: whose limit it is, such as " in wire version 5"."""
     return FrameTooLarge(
-        f"a frame of {size} bytes exceeds the {MAX_FRAME_BYTES} that one may have",
+        f"a frame of {size} bytes exceeds the {limit} that one may have{where}",
         code=command.code,
         type_name=command.type_name,
-        limit=MAX_FRAME_BYTES,
+        limit=limit,
         actual=size,
     )

@@ -11,7 +11,7 @@ from operator import itemgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import FieldType, types
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -53,17 +53,16 @@ class Joining(NamedTuple):
     take: Callable[..., tuple[int, int]]
 
 
-def nodes_of(cls: type[Command]) -> tuple[low.SchemaNode, ...]:
+def nodes_of(cls: type[Command]) -> tuple[FieldType, ...]:
     """Returns the nodes of a command as current peers send it, with all fixed-width tails."""
-    lowered = low.lower(cls.parts)
-    return tuple(n.inner if isinstance(n, low.TailNode) and isinstance(n.inner, low.Fixed) else n for n in lowered)
+    return tuple(n.inner if isinstance(n, types.Tail) and isinstance(n.inner, types.Fixed) else n for n in cls.parts)
 
 
 def _layout(cls: type[Command]) -> tuple[Struct, list[str], str]:
     """Returns the layout of a frame without data, header included, the names of its fields, and that of its data."""
     nodes = nodes_of(cls)
-    formats = [n.format if isinstance(n, low.Fixed) else "i" if isinstance(n, low.Data) else "" for n in nodes]
-    data = next(n.name for n in nodes if not isinstance(n, low.Fixed))
+    formats = [n.format if isinstance(n, types.Fixed) else "i" if isinstance(n, types.Blob) else "" for n in nodes]
+    data = next(n.name for n in nodes if not isinstance(n, types.Fixed))
     return Struct(">ii" + "".join(formats)), ["", "", *(n.name for n in nodes)], data
 
 

@@ -1,7 +1,7 @@
 """Older wire versions: the commands and fields that a version knew, and how it wrote and read frames and streams.
 
 Everything derives from two tables, `COMMANDS_SINCE` and `FIELDS_SINCE`: a body in an older version is the current
-schema without newer fields. Fields whose meaning changed are handled by name, in `_older_wire`.
+schema without newer fields. Fields whose meaning changed are handled by name, in `_older_field`.
 
 A version means the newest release that announced it; versions 7, 12 and 13 were never released and mean the last commit
 before the next version. Version 17 is the current schema. Versions before 5 are not supported.
@@ -17,10 +17,10 @@ history of `WireCommands.java` and `WireCommandType.java`; commits are named bes
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-import construct
 import msgspec
 
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
@@ -28,14 +28,14 @@ from segstore.wire.codec import codec
 from segstore.wire.codec.codec import HEADER_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
 from segstore.wire.codec.framing import FrameDecoder
 from segstore.wire.commands import admin, append, attribute, errors, segment, session, table
-from segstore.wire.errors import BadField, FrameTooLarge, UnknownCommand
+from segstore.wire.errors import BadField, UnknownCommand
 from segstore.wire.schema import (
     COMMANDS,
     MAX_FRAME_BYTES,
     BodyStream,
     Command,
+    FieldType,
     Nested,
-    Part,
     Unknown,
     WireStruct,
     schema,
@@ -148,12 +148,11 @@ _WITHOUT_REQUEST_ID: Final[dict[type[Command], str]] = {
 """Before 8, replies identified these by another field (8cb8cd408b "Factor out raw client"), which is read as the id."""
 
 
-class _NotYet(construct.Construct):  # type: ignore[misc]  # construct has no stubs
+@dataclass(eq=False)
+class _NotYet(FieldType):
     """A field that the version did not have: absent on the wire, read as its default."""
 
-    def __init__(self, default: Any) -> None:
-        super().__init__()
-        self.default = default
+    default: Any
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> Any:
         return self.default
@@ -201,19 +200,9 @@ def encode_as(command: Command, version: int) -> bytes:
     if cls is not Unknown and cls.code not in known_in(version) and cls is not append.Event:
         raise _unknown(cls.code, version)
     form = form_in(cls, version)
-    if form is None:
-        frame = codec.encode(command)
-    else:
-        body = schema.build(command, form)
-        frame = command.code.to_bytes(4, "big", signed=True) + len(body).to_bytes(4, "big") + body
+    frame = codec.encode(command) if form is None else codec.build_frame(command, form)
     if len(frame) > limit:
-        raise FrameTooLarge(
-            f"a frame of {len(frame)} bytes exceeds the {limit} that one may have in wire version {version}",
-            code=command.code,
-            type_name=command.type_name,
-            limit=limit,
-            actual=len(frame),
-        )
+        raise codec.too_large(command, len(frame), limit, f" in wire version {version}")
     return frame
 
 
@@ -255,23 +244,24 @@ def form_in(cls: type[Command], version: int) -> Nested | None:
     return None if parts == cls.parts else Nested(cls, parts)
 
 
-def _older(cls: type[WireStruct], parts: tuple[Part, ...], version: int) -> tuple[Part, ...]:
-    return tuple(Part(part.names, _older_wire(cls, part, version)) for part in parts)
+def _older(cls: type[WireStruct], parts: tuple[FieldType, ...], version: int) -> tuple[FieldType, ...]:
+    return tuple(_older_field(cls, part, version) for part in parts)
 
 
-def _older_wire(cls: type[WireStruct], part: Part, version: int) -> Any:
-    name, wire = part.names[0], part.wire
+def _older_field(cls: type[WireStruct], field: FieldType, version: int) -> FieldType:
+    """Returns the field as it was in a version; the field itself if nothing has changed."""
+    name = field.name
     # The last eight bytes of a block end were required before they became a request id.
     if cls is append.AppendBlockEnd and name == "request_id" and version < 8:
-        return _Meaningless(wire.default)
+        return _Meaningless(field.default).named(name)
     if cls is table.TableIteratorArgs and name == "prefix_filter" and 10 <= version < 12:
-        return types.Blob(optional=True)  # versions 10 and 11 wrote it, later versions leave it empty
+        return types.Blob(optional=True).named(name)  # versions 10 and 11 wrote it, later versions leave it empty
     if FIELDS_SINCE.get((cls, name), 0) > version:
-        return _NotYet(b"" if isinstance(wire, types.Blob) else wire.default)
-    if isinstance(wire, Nested):
-        inner = _older(wire.record, wire.parts, version)
-        return wire if inner == wire.parts else Nested(wire.record, inner)
-    return wire
+        return _NotYet(b"" if isinstance(field, types.Blob) else field.default).named(name)
+    if isinstance(field, Nested):
+        inner = _older(field.record, field.parts, version)
+        return field if inner == field.parts else Nested(field.record, inner).named(name)
+    return field
 
 
 def _checked(version: int) -> int:

@@ -6,7 +6,7 @@
 from typing import Annotated
 
 from segstore.wire.commands.segment import NO_OFFSET, NO_REQUEST, Int64Tail, SegmentReply
-from segstore.wire.schema import Buffer, Command, Id, Int32, Int64, Nested, Part, Text, Token, command, types
+from segstore.wire.schema import Buffer, Command, Id, Int32, Int64, Nested, Text, Token, command, types
 
 BlockData = Annotated[Buffer, types.Blob(negative_is_empty=True)]
 RestOfBody = Annotated[Buffer, types.Rest()]
@@ -74,7 +74,7 @@ class AppendBlockEnd(Command, frozen=True, gc=False):
     request_id: Int64Tail = NO_REQUEST
 
 
-NestedEvent = Annotated[Event, Nested(Event, (Part(("type_code",), types.Marker(0)), Part(("data",), types.Blob())))]
+NestedEvent = Annotated[Event, Nested(Event, (types.Marker(0).named("type_code"), types.Blob().named("data")))]
 
 
 @command(5, "CONDITIONAL_APPEND", request=True)

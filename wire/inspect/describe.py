@@ -1,6 +1,6 @@
 """Describes a frame byte by byte, with the field that each byte belongs to.
 
-`describe` walks the same intermediate form as the compiler and never fails: a malformed frame is described as far as it
+`describe` walks the same fields as the code generators and never fails: a malformed frame is described as far as it
 can be read, followed by the error that `decode` raises for it. `lines` formats a description as text, `summary` a
 command as one line.
 
@@ -24,8 +24,7 @@ from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
 from segstore.wire.inspect.payloads import payload_text
 from segstore.wire.printable import printable
-from segstore.wire.schema import COMMANDS, Command, Unknown, WireStruct, decode_mutf8
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import COMMANDS, Command, FieldType, Nested, Rows, Unknown, WireStruct, decode_mutf8, types
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,57 +112,56 @@ class _Walk:
         self.take(4, field, number, note)
         return number
 
-    def nodes(self, nodes: tuple[low.SchemaNode, ...], prefix: str) -> None:
+    def nodes(self, nodes: tuple[FieldType, ...], prefix: str) -> None:
         for node in nodes:
             self.node(node, prefix + node.name)
 
-    def node(self, node: low.SchemaNode, field: str) -> None:
+    def node(self, node: FieldType, field: str) -> None:
         match node:
-            case low.Fixed(format=code):
-                self.fixed(code, field)
-            case low.Number(members=members, unknown=unknown):
+            case types.Fixed():
+                self.fixed(node, field)
+            case types.EnumCode(members=members, unknown=unknown):
                 number = self.int32(field)
                 known = number in {int(member) for member in members}
                 name = (members(number) if known else unknown).name
                 self.take(4, field, name, str(number) if known else f"{number} is not one of them")
-            case low.Constant(value=value):
+            case types.Marker(value=value):
                 number = self.int32(field)
                 if number != value:
                     raise _Stop
                 self.take(4, field, number, "always this")
-            case low.Text():
+            case types.Text():
                 self.text(field)
-            case low.Data():
+            case types.Blob():
                 self.data(node, field)
-            case low.Remainder(frames=frames):
+            case types.Rest(frames=frames):
                 self.remainder(field, frames)
-            case low.ZeroRun():
+            case types.Zeros():
                 self.take(self.end - self.at, field, self.end - self.at, "the number of bytes left")
-            case low.Sized():
+            case types.SizedData():
                 self.sized(node, field)
-            case low.TailNode():
+            case types.Tail():
                 if self.end - self.at < node.needs and not self.is_cut_here:
                     kind: Kind = "text" if isinstance(node.default, str) else "plain"
                     self.take(0, field, _plain(node.default), "missing: its default", kind)
                 else:
                     self.node(node.inner, field)
-            case low.Structure():
-                self.nodes(node.nodes, field + ".")
-            case low.Many():
+            case Nested():
+                self.nodes(node.parts, field + ".")
+            case types.Counted():
                 for index in range(self.elements(field, node.smallest, node.negative_is_empty)):
                     self.node(node.element, f"{field}[{index}]")
-            case low.Table():
+            case Rows():
                 for index in range(self.elements(field, node.smallest, False)):
                     for column in node.columns:
                         self.node(column, f"{field[: len(field) - len(node.name)]}{column.name}[{index}]")
             case _:
                 raise TypeError(f"{field}: no description for {type(node).__name__}")
 
-    def fixed(self, code: str, field: str) -> None:
-        width = struct.calcsize(">" + code)
-        self.need(width, field)
-        (value,) = struct.unpack_from(">" + code, self.frame, self.at)
-        self.take(width, field, str(uuid.UUID(bytes=value)) if code == "16s" else value)
+    def fixed(self, node: types.Fixed, field: str) -> None:
+        self.need(node.size, field)
+        (value,) = struct.unpack_from(">" + node.format, self.frame, self.at)
+        self.take(node.size, field, str(uuid.UUID(bytes=value)) if node.format == "16s" else value)
 
     def text(self, field: str) -> None:
         self.need(2, field + ".length")
@@ -176,7 +174,7 @@ class _Walk:
             raise _Stop from cause
         self.take(length, field, value, kind="text")
 
-    def data(self, node: low.Data, field: str) -> None:
+    def data(self, node: types.Blob, field: str) -> None:
         if node.optional and self.end - self.at < 4 and not self.is_cut_here:
             self.take(0, field, "", "missing: its default")
             return
@@ -204,14 +202,16 @@ class _Walk:
         if self.at < self.end or not index:
             self.bytes(self.end - self.at, field if not index else f"{field}[{index}]")
 
-    def sized(self, node: low.Sized, field: str) -> None:
+    def sized(self, node: types.SizedData, field: str) -> None:
         self.count(field + ".total", "bytes of what follows, with the length")
         length = self.count(field + ".length")
-        trailer = field[: len(field) - len(node.name)] + node.trailer_name
         self.bytes(length, field)
-        if node.trailer_format and length:
-            self.fixed(node.trailer_format, trailer)
-        elif node.trailer_format:
+        if node.trailer is None:
+            return
+        trailer = field[: len(field) - len(node.name)] + node.trailer.name
+        if length:
+            self.fixed(node.trailer, trailer)
+        else:
             self.take(0, trailer, node.missing, "left out after no data")
 
     def elements(self, field: str, smallest: int, negative_is_empty: bool) -> int:
@@ -243,7 +243,7 @@ def describe(frame: Buffer, *, unknown: UnknownPolicy = "refuse") -> Description
         if cls is not None and cls.code:
             if cls.secrets:
                 walk.secrets = cls.secrets | {_UNREAD}
-            walk.nodes(low.lower(cls.parts), "")
+            walk.nodes(cls.parts, "")
             if walk.at < walk.end:
                 walk.take(walk.end - walk.at, _UNREAD, None, "not read: behind the last field")
         elif walk.at < walk.end:

@@ -1,6 +1,6 @@
 """Generates a Wireshark dissector, in Lua, from the schema.
 
-`dissector.lua` reads each kind of node of the intermediate form; this module writes the commands as calls of its
+`dissector.lua` reads each type of field; this module writes the commands as calls of its
 constructors, so a new command needs no change here. Display filters are `segstore.`, the command's name and the field's
 path, in lower case: `segstore.setup_append.segment`. Elements of a list and of its columns share one name. The events
 in the data of appends and reads are shown below it, as `segstore.event.data`.
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from segstore.wire import commands as _commands  # noqa: F401 — completes the registry
 from segstore.wire.codec import EVENT, FIELDS_SINCE, HEADER_BYTES, WIRE_VERSION, encode
 from segstore.wire.protocol import HELLO
-from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, WireStruct
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, FieldType, Nested, Rows, WireStruct, types
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +35,7 @@ def dissector(*, port: int) -> str:
     greeting = "".join(f"\\{byte}" for byte in encode(HELLO)[:HEADER_BYTES])
     commands = "".join(
         f"[{cls.code}] = {{name = {_text(cls.type_name)}, failure = {_bool(cls.is_failure)}, nodes = "
-        f"{_nodes(cls, low.lower(cls.parts), cls.type_name.lower() + '.', '  ')}}},\n"
+        f"{_nodes(cls, cls.parts, cls.type_name.lower() + '.', '  ')}}},\n"
         for cls in COMMANDS.values()
     )
     return (
@@ -47,45 +46,47 @@ def dissector(*, port: int) -> str:
     )
 
 
-def _nodes(record: type[WireStruct], nodes: Iterable[low.SchemaNode], prefix: str, indent: str) -> str:
+def _nodes(record: type[WireStruct], nodes: Iterable[FieldType], prefix: str, indent: str) -> str:
     deeper = indent + "  "
     rows = "".join(f"{deeper}{_node(record, node, prefix + node.name, deeper)},\n" for node in nodes)
     return f"{{\n{rows}{indent}}}" if rows else "{}"
 
 
-def _node(record: type[WireStruct], node: low.SchemaNode, path: str, indent: str) -> str:
+def _node(record: type[WireStruct], node: FieldType, path: str, indent: str) -> str:
     quoted = _text(path)
     match node:
-        case low.Fixed(format=code):
+        case types.Fixed(format=code):
             return f"fixed({quoted}, {_text(code)})"
-        case low.Number(members=members):
+        case types.EnumCode(members=members):
             said = ", ".join(f"[{int(member)}] = {_text(member.name)}" for member in members)
             return f"number({quoted}, {{{said}}})"
-        case low.Constant(value=value):
+        case types.Marker(value=value):
             return f"constant({quoted}, {value})"
-        case low.Text():
+        case types.Text():
             return f"text({quoted}, {_bool(node.name in record.secrets)})"
-        case low.Data(name=name, negative_is_empty=negative_is_empty, optional=optional):
+        case types.Blob(name=name, negative_is_empty=negative_is_empty, optional=optional):
             nested = _frames([EVENT] if name == "data" else ())
             return f"data({quoted}, {_bool(negative_is_empty)}, {_bool(optional)}{nested})"
-        case low.Remainder(frames=frames):
+        case types.Rest(frames=frames):
             return f"remainder({quoted}{_frames(frames)})"
-        case low.ZeroRun():
+        case types.Zeros():
             return f"zero_run({quoted})"
-        case low.Sized(trailer_name=trailer, trailer_format=code, missing=missing):
-            behind = f", {_text(code)}, {_text(path.rpartition('.')[0] + '.' + trailer)}, {_value(missing, code)}"
-            return f"sized({quoted}{behind if code else ''})"
-        case low.TailNode(inner=inner, needs=needs, default=default):
+        case types.SizedData(trailer=None):
+            return f"sized({quoted})"
+        case types.SizedData(trailer=types.Fixed(name=trailer, format=code), missing=missing):
+            behind = f"{_text(code)}, {_text(path.rpartition('.')[0] + '.' + trailer)}, {_value(missing, code)}"
+            return f"sized({quoted}, {behind})"
+        case types.Tail(inner=inner, needs=needs, default=default):
             since = FIELDS_SINCE.get((record, node.name))
             note = "missing: its default" if since is None else f"missing: sent since wire version {since}"
-            missing = _value(default, inner.format if isinstance(inner, low.Fixed) else "")
+            missing = _value(default, inner.format if isinstance(inner, types.Fixed) else "")
             return f"tail({needs}, {_node(record, inner, path, indent)}, {missing}, {_text(note)})"
-        case low.Structure(record=inside, nodes=nodes):
-            return f"structure({_nodes(inside, nodes, path + '.', indent)})"
-        case low.Many(element=element, smallest=smallest, negative_is_empty=negative_is_empty):
+        case Nested(record=inside, parts=parts):
+            return f"structure({_nodes(inside, parts, path + '.', indent)})"
+        case types.Counted(element=element, smallest=smallest, negative_is_empty=negative_is_empty):
             row = f"{{{_node(record, element, path, indent)}}}"
             return f"many({quoted}, {smallest}, {_bool(negative_is_empty)}, {row})"
-        case low.Table(columns=columns, smallest=smallest):
+        case Rows(columns=columns, smallest=smallest):
             row = _nodes(record, columns, path.removesuffix(node.name), indent)
             return f"many({quoted}, {smallest}, false, {row})"
     raise TypeError(f"{path}: no dissector for {type(node).__name__}")

@@ -19,7 +19,7 @@ import msgspec
 from segstore.wire.codec import HEADER_BYTES
 from segstore.wire.commands import Event, Padding, PartialEvent
 from segstore.wire.printable import printable
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import FieldType, Nested, types
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -134,15 +134,15 @@ def _bounded(values: Iterable[Buffer]) -> Iterator[Buffer]:
 NO_PAYLOAD: Final = Payload()
 
 
-def has_payload(nodes: Iterable[low.SchemaNode]) -> bool:
+def has_payload(nodes: Iterable[FieldType]) -> bool:
     """Whether commands with these fields may have a payload."""
     for node in nodes:
-        if node.name == "data" and isinstance(node, low.Data | low.Remainder | low.Sized):
+        if node.name == "data" and isinstance(node, types.Blob | types.Rest | types.SizedData):
             return True
         match node:
-            case low.Structure(nodes=inside) if has_payload(inside):
+            case Nested(parts=inside) if has_payload(inside):
                 return True
-            case low.Many(element=element) if has_payload((element,)):
+            case types.Counted(element=element) if has_payload((element,)):
                 return True
     return False
 

@@ -1,7 +1,7 @@
-"""Field types, command declarations, and the intermediate form that codecs are generated from."""
+"""Field types and command declarations, which codecs are generated from."""
 
 from segstore.wire.schema.modified_utf8 import decode_mutf8, encode_mutf8, utf16
-from segstore.wire.schema.record import Nested, Part, WireStruct
+from segstore.wire.schema.record import Nested, Rows, WireStruct
 from segstore.wire.schema.schema import (
     COMMANDS,
     WITH_PREVIOUS,
@@ -18,7 +18,7 @@ from segstore.wire.schema.schema import (
     command,
     record,
 )
-from segstore.wire.schema.types import MAX_FRAME_BYTES, BodyStream, Buffer
+from segstore.wire.schema.types import MAX_FRAME_BYTES, BodyStream, Buffer, FieldType
 
 __all__ = [
     "COMMANDS",
@@ -28,13 +28,14 @@ __all__ = [
     "Buffer",
     "Command",
     "Data",
+    "FieldType",
     "Flag",
     "Id",
     "Int8",
     "Int32",
     "Int64",
     "Nested",
-    "Part",
+    "Rows",
     "Text",
     "Token",
     "Unknown",

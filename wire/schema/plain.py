@@ -11,8 +11,9 @@ import uuid
 from typing import Any, TypeVar
 
 from segstore.wire.errors import BadField
-from segstore.wire.schema import lowering as low
-from segstore.wire.schema.record import WireStruct
+from segstore.wire.schema import types
+from segstore.wire.schema.record import Nested, Rows, WireStruct
+from segstore.wire.schema.types import FieldType
 
 R = TypeVar("R", bound=WireStruct)
 
@@ -21,10 +22,10 @@ _RANGES = {"b": 7, "i": 31, "q": 63}
 
 def to_plain(value: WireStruct) -> dict[str, Any]:
     """Converts all attributes to JSON values."""
-    return _to_plain(low.lower(value.parts), value)
+    return _to_plain(value.parts, value)
 
 
-def _to_plain(nodes: tuple[low.SchemaNode, ...], value: Any) -> dict[str, Any]:
+def _to_plain(nodes: tuple[FieldType, ...], value: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for node in nodes:
         for name, inner in _attributes(node):
@@ -32,42 +33,41 @@ def _to_plain(nodes: tuple[low.SchemaNode, ...], value: Any) -> dict[str, Any]:
     return {name: plain[name] for name in value.__struct_fields__}
 
 
-def _attributes(node: low.SchemaNode) -> tuple[tuple[str, low.SchemaNode], ...]:
+def _attributes(node: FieldType) -> tuple[tuple[str, FieldType], ...]:
     """Returns the attributes that a node fills, each with the node of its type."""
     match node:
-        case low.Constant():
+        case types.Marker():
             return ()
-        case low.Sized() if node.trailer_format:
-            data = low.Sized(node.name, "", "", None)
-            return ((node.name, data), (node.trailer_name, low.Fixed(node.trailer_name, node.trailer_format)))
-        case low.Table():
-            return tuple((column.name, low.Many(column.name, column, 0, False)) for column in node.columns)
-        case low.TailNode():
+        case types.SizedData(trailer=types.Fixed() as trailer):
+            return ((node.name, node), (trailer.name, trailer))
+        case Rows():
+            return tuple((column.name, types.Counted(column, smallest=0)) for column in node.columns)
+        case types.Tail():
             return _attributes(node.inner)
     return ((node.name, node),)
 
 
-def _out(node: low.SchemaNode, value: Any) -> Any:
+def _out(node: FieldType, value: Any) -> Any:
     match node:
-        case low.Fixed(format="16s"):
+        case types.Fixed(format="16s"):
             return str(value)
-        case low.Number():
+        case types.EnumCode():
             return value.name
-        case low.Data() | low.Remainder() | low.Sized():
+        case types.Blob() | types.Rest() | types.SizedData():
             return bytes(value).hex()
-        case low.Many():
+        case types.Counted():
             return [_out(node.element, element) for element in value]
-        case low.Structure():
-            return _to_plain(node.nodes, value)
+        case Nested():
+            return _to_plain(node.parts, value)
     return value
 
 
 def from_plain(cls: type[R], plain: Any) -> R:
     """Builds a value from JSON values. Raises BadField with the path of the offending field."""
-    return _from_plain(cls, low.lower(cls.parts), plain, "")
+    return _from_plain(cls, cls.parts, plain, "")
 
 
-def _from_plain(cls: type[R], nodes: tuple[low.SchemaNode, ...], plain: Any, path: str) -> R:
+def _from_plain(cls: type[R], nodes: tuple[FieldType, ...], plain: Any, path: str) -> R:
     if not hasattr(plain, "keys"):
         raise BadField(f"an object is needed, not {plain!r}", field=path.rstrip("."), actual=plain)
     wanted = dict(attribute for node in nodes for attribute in _attributes(node))
@@ -88,30 +88,30 @@ def _defaults(cls: type[WireStruct]) -> tuple[str, ...]:
     return cls.__struct_fields__[len(cls.__struct_fields__) - count :] if count else ()
 
 
-def _in(node: low.SchemaNode, plain: Any, path: str) -> Any:
+def _in(node: FieldType, plain: Any, path: str) -> Any:
     match node:
-        case low.Fixed(format="16s"):
+        case types.Fixed(format="16s"):
             return _uuid(plain, path)
-        case low.Fixed(format="?"):
+        case types.Fixed(format="?"):
             return _expect(bool, plain, path)
-        case low.Fixed(format=code):
+        case types.Fixed(format=code):
             bits = _RANGES[code]
             return _integer(plain, -(1 << bits), (1 << bits) - 1, path)
-        case low.ZeroRun():
+        case types.Zeros():
             return _integer(plain, 0, (1 << 31) - 1, path)
-        case low.Number(members=members):
+        case types.EnumCode(members=members):
             if not isinstance(plain, str) or plain not in members.__members__:
                 raise BadField(f"{plain!r} is not one of {', '.join(members.__members__)}", field=path, actual=plain)
             return members[plain]
-        case low.Text():
+        case types.Text():
             return "" if plain is None else _expect(str, plain, path)
-        case low.Data() | low.Remainder() | low.Sized():
+        case types.Blob() | types.Rest() | types.SizedData():
             return _hex(plain, path)
-        case low.Many():
+        case types.Counted():
             elements = _expect(list, plain, path)
             return tuple(_in(node.element, element, f"{path}[{index}]") for index, element in enumerate(elements))
-        case low.Structure():
-            return _from_plain(node.record, node.nodes, plain, path + ".")
+        case Nested():
+            return _from_plain(node.record, node.parts, plain, path + ".")
     raise TypeError(f"no JSON form for {type(node).__name__}")
 
 

@@ -6,6 +6,7 @@ Source: `WireCommands.java`.
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import construct
@@ -13,6 +14,7 @@ import msgspec
 
 from segstore.wire.errors import BadField
 from segstore.wire.schema import types
+from segstore.wire.schema.types import FieldType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,13 +24,6 @@ if TYPE_CHECKING:
 _SHOWN_BYTES = 24
 
 
-class Part(msgspec.Struct, frozen=True):
-    """One wire field and its attributes: one attribute, except for rows of columns and table keys."""
-
-    names: tuple[str, ...]
-    wire: Any
-
-
 class WireStruct(msgspec.Struct, frozen=True, gc=False):
     """An immutable value with a schema: a command, or a structure inside a command.
 
@@ -36,7 +31,7 @@ class WireStruct(msgspec.Struct, frozen=True, gc=False):
     """
 
     schema: ClassVar[Any]
-    parts: ClassVar[tuple[Part, ...]]
+    parts: ClassVar[tuple[FieldType, ...]]
     secrets: ClassVar[frozenset[str]]
 
     def __repr__(self) -> str:
@@ -60,15 +55,21 @@ class WireStruct(msgspec.Struct, frozen=True, gc=False):
 R = TypeVar("R", bound=WireStruct)
 
 
-class Nested(construct.Construct):  # type: ignore[misc]  # construct has no stubs
+@dataclass(eq=False, init=False)
+class Nested(FieldType):
     """A record inside a command. `parts` is for a record whose nested form differs from its own (Event)."""
 
-    def __init__(self, record: type[WireStruct], parts: tuple[Part, ...] | None = None) -> None:
-        super().__init__()
+    record: type[WireStruct]
+    parts: tuple[FieldType, ...]
+
+    def __init__(self, record: type[WireStruct], parts: tuple[FieldType, ...] | None = None) -> None:
+        super().__post_init__()
         self.record = record
         self.parts = record.parts if parts is None else parts
         self.struct = struct_of(self.parts)
-        self.wires = tuple(part.wire for part in self.parts)
+
+    def extent(self, body: memoryview, at: int) -> int:
+        return types.end_of(self.parts, body, at)
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> WireStruct:
         return value_of(self.record, self.parts, self.struct._parse(stream, context, path))
@@ -80,17 +81,32 @@ class Nested(construct.Construct):  # type: ignore[misc]  # construct has no stu
         return obj
 
 
-class Rows(construct.Construct):  # type: ignore[misc]
-    """Adjacent columns, interleaved row by row after one count. Value: a tuple of columns."""
+class _Row(construct.Sequence, FieldType):  # type: ignore[misc]
+    """A row of columns. Value: a list."""
 
-    def __init__(self, columns: tuple[types.Column, ...]) -> None:
-        super().__init__()
-        self.columns = columns
-        self.smallest = sum(column.smallest for column in columns)
-        named = (construct.Renamed(column.element, newname=f"#{index}") for index, column in enumerate(columns))
-        row = construct.Sequence(*named)
-        row.wires = tuple(column.element for column in columns)
-        self.counted = types.Counted(row, smallest=self.smallest)
+    def extent(self, body: memoryview, at: int) -> int:
+        return types.end_of((column.subcon for column in self.subcons), body, at)
+
+
+@dataclass(eq=False)
+class Rows(FieldType):
+    """Adjacent columns, interleaved row by row after one count. Value: a tuple of columns.
+
+    smallest: the size of the smallest row.
+    """
+
+    columns: tuple[FieldType, ...]
+    smallest: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.name, self.label = self.columns[0].name, "+".join(self.attributes)
+        named = (construct.Renamed(column, newname=f"#{index}") for index, column in enumerate(self.columns))
+        self.counted = types.Counted(_Row(*named), smallest=self.smallest)
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> tuple[Sequence[Any], ...]:
         rows = self.counted._parse(stream, context, path)
@@ -108,33 +124,34 @@ class Rows(construct.Construct):  # type: ignore[misc]
         return obj
 
 
-def struct_of(parts: tuple[Part, ...]) -> Any:
+def struct_of(parts: tuple[FieldType, ...]) -> Any:
     """Returns the construct of a body with these fields."""
-    return construct.Struct(*(construct.Renamed(part.wire, newname="+".join(part.names)) for part in parts))
+    return construct.Struct(*(construct.Renamed(part, newname=part.label) for part in parts))
 
 
-def value_of(cls: type[R], parts: tuple[Part, ...], parsed: Any) -> R:
+def _has_several(part: FieldType) -> bool:
+    """Whether the value of a field is a tuple with a value for each of its attributes."""
+    return isinstance(part, Rows) or (isinstance(part, types.SizedData) and part.trailer is not None)
+
+
+def value_of(cls: type[R], parts: tuple[FieldType, ...], parsed: Any) -> R:
     """Returns the record with these parsed fields."""
     values: dict[str, Any] = {}
     for part in parts:
-        value = parsed["+".join(part.names)]
-        if isinstance(part.wire, types.Marker):
-            continue
-        if len(part.names) == 1 and not isinstance(part.wire, Rows):
-            values[part.names[0]] = value
-        else:
-            values.update(zip(part.names, value, strict=True))
+        value = parsed[part.label]
+        if _has_several(part):
+            values.update(zip(part.attributes, value, strict=True))
+        elif part.attributes:
+            values[part.name] = value
     return cls(**values)
 
 
-def fields_of(obj: WireStruct, parts: tuple[Part, ...]) -> dict[str, Any]:
+def fields_of(obj: WireStruct, parts: tuple[FieldType, ...]) -> dict[str, Any]:
     """Returns a record's values by field, as `struct_of` builds them."""
     values: dict[str, Any] = {}
     for part in parts:
-        if isinstance(part.wire, types.Marker):
-            values["+".join(part.names)] = None
-        elif len(part.names) == 1 and not isinstance(part.wire, Rows):
-            values[part.names[0]] = getattr(obj, part.names[0])
-        else:
-            values["+".join(part.names)] = tuple(getattr(obj, name) for name in part.names)
+        if _has_several(part):
+            values[part.label] = tuple(getattr(obj, name) for name in part.attributes)
+        elif part.attributes:
+            values[part.name] = getattr(obj, part.name)
     return values

@@ -7,9 +7,9 @@ A command is declared once, as a class whose annotations name each field, its Py
         request_id: Int64
         segment: Text
 
-The immutable value (a `msgspec.Struct`), `SegmentCreated.schema` (a `construct.Struct`) and, through
-`segstore.wire.schema.lowering`, everything that reads, writes or describes a command derive from this. Attributes are
-in the order of the reference's classes; a declaration states a different wire order.
+The immutable value (a `msgspec.Struct`), `SegmentCreated.schema` (a `construct.Struct`) and, through its fields
+`SegmentCreated.parts`, everything that reads, writes or describes a command derive from this. Attributes are in the
+order of the reference's classes; a declaration states a different wire order.
 
 Invariant: `parse` and `build`, which walk the construct tree, are the specification. They raise only `WireError`,
 whatever the bytes. Source: `WireCommands.java`, `WireCommandType.java`.
@@ -27,8 +27,8 @@ import construct
 from segstore.wire.errors import BadField, WireError
 from segstore.wire.schema import types
 from segstore.wire.schema.plain import from_plain, to_plain
-from segstore.wire.schema.record import Nested, Part, R, Rows, WireStruct, fields_of, struct_of, value_of
-from segstore.wire.schema.types import BodyStream, Buffer
+from segstore.wire.schema.record import Nested, R, Rows, WireStruct, fields_of, struct_of, value_of
+from segstore.wire.schema.types import BodyStream, Buffer, FieldType
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,7 +89,7 @@ class Unknown(Command, frozen=True, gc=False):
     data: Buffer
 
     type_name: ClassVar[str] = "UNKNOWN"
-    parts: ClassVar[tuple[Part, ...]] = (Part(("type_code",), types.Int32), Part(("data",), types.Rest()))
+    parts: ClassVar[tuple[FieldType, ...]] = (types.Int32.named("type_code"), types.Rest().named("data"))
     secrets: ClassVar[frozenset[str]] = frozenset()
 
     @property
@@ -144,17 +144,17 @@ def _layout(cls: type[WireStruct], wire_order: tuple[str, ...]) -> None:
     if sorted(order) != sorted(cls.__struct_fields__):
         raise TypeError(f"{cls.__name__}: wire_order does not name each attribute once")
     cls.secrets = frozenset(name for name, note in notes.items() if types.Secret in note)
-    parts: list[Part] = []
+    parts: list[FieldType] = []
     for name in order:
-        wire = notes[name][0]
+        wire, before = notes[name][0], parts[-1] if parts else None
         if wire is WITH_PREVIOUS:
-            parts[-1] = Part((*parts[-1].names, name), parts[-1].wire)
-        elif isinstance(wire, types.Column) and parts and isinstance(parts[-1].wire, Rows):
-            parts[-1] = Part((*parts[-1].names, name), Rows((*parts[-1].wire.columns, wire)))
-        elif isinstance(wire, types.Column):
-            parts.append(Part((name,), Rows((wire,))))
+            parts[-1] = parts[-1].with_trailer(name)
+        elif not isinstance(wire, types.Column):
+            parts.append(wire.named(name))
+        elif isinstance(before, Rows):
+            parts[-1] = Rows((*before.columns, wire.element.named(name)), before.smallest + wire.smallest)
         else:
-            parts.append(Part((name,), wire))
+            parts.append(Rows((wire.element.named(name),), wire.smallest))
     cls.parts = tuple(parts)
     cls.schema = struct_of(cls.parts)
 
@@ -175,10 +175,8 @@ def parse(cls: type[C], body: Buffer | BodyStream, form: Nested | None = None) -
     try:
         parts, struct = (cls.parts, cls.schema) if form is None else (form.parts, form.struct)
         return value_of(cls, parts, struct._parse(stream, _context(parsing=True), "(parsing)"))
-    except construct.StreamError as cause:
-        raise _placed(types.truncated(stream, cause.path or ""), cls) from cause
     except WireError as error:
-        _placed(error, cls)
+        _place(error, cls)
         raise
 
 
@@ -192,34 +190,16 @@ def build(value: Command, form: Nested | None = None) -> bytes:
     stream = io.BytesIO()
     try:
         struct._build(fields_of(value, parts), stream, _context(parsing=False), "(building)")
-    except construct.ConstructError as cause:
-        path = types.dotted(cause.path or "")
-        said = _without_path(str(cause))
-        raise _placed(BadField(said, field=path, actual=_at(value, path)), cls) from cause
     except WireError as error:
-        _placed(error, cls)
+        _place(error, cls)
         raise
     return stream.getvalue()
 
 
-def _placed(error: WireError, cls: type[Command]) -> WireError:
+def _place(error: WireError, cls: type[Command]) -> None:
     error.code = cls.code
     error.type_name = cls.type_name
     if error.offset is not None:
         error.offset += 8
     if error.field in cls.secrets and not isinstance(error.actual, int):
         error.actual = None  # facts go to logs
-    return error
-
-
-def _without_path(text: str) -> str:
-    return text.split("\n", 1)[-1].strip() or text
-
-
-def _at(value: Any, path: str) -> Any:
-    for name in path.split("."):
-        name, _, index = name.partition("[")
-        value = getattr(value, name, None)
-        if index and isinstance(value, (tuple, list)):
-            value = value[int(index.rstrip("]"))]
-    return value

@@ -1,27 +1,32 @@
 """Field types of the wire protocol: construct subclasses, each the specification of one kind of field.
 
 They add what `construct` lacks: Java's modified UTF-8, trailing fields that older peers omit, counts and lengths that
-are checked against the remaining bytes before anything is allocated. Parsing through them is the slow, checked path;
-`segstore.wire.codec.generate` lowers the same objects to the fast path and must agree with them.
+are checked against the remaining bytes before anything is allocated. Parsing through them is the slow, checked path.
 
-Every parse error is a `WireError` with the field's path and offset; construct's own errors never escape
-`segstore.wire.schema.schema`. Source: `EnhancedByteBufInputStream`, `WireCommands` in
-`io.pravega.shared.protocol.netty` and `java.io.DataInputStream.readUTF`.
+The fields of a record are named copies of these objects. Code generators, the dissector and test strategies match on
+their classes and read plain facts from them: names, `struct` formats, numbers, booleans, other fields. Each such reader
+refuses an unknown class, so a new type cannot be forgotten.
+
+Every error is a `WireError` with the field's path and, in parsing, its offset. Source: `EnhancedByteBufInputStream`,
+`WireCommands` in `io.pravega.shared.protocol.netty` and `java.io.DataInputStream.readUTF`.
 """
 
 from __future__ import annotations
 
 import enum
 import io
+import re
 import struct
 import uuid
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Iterable
+from copy import copy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, NamedTuple, Self
 
 import construct
-from construct import Int8sb, Int16ub, Int32sb, Int64sb
 
-from segstore.wire.errors import BadField, FrameTooLarge, Truncated, WireError
+from segstore.wire.errors import BadField, FrameTooLarge, Truncated
 from segstore.wire.schema.modified_utf8 import MAX_STRING_BYTES, decode_mutf8, encode_mutf8, well_formed
 
 MAX_FRAME_BYTES: Final = 0x00FF_FFFF
@@ -29,11 +34,8 @@ MAX_FRAME_BYTES: Final = 0x00FF_FFFF
 Buffer = bytes | bytearray | memoryview
 
 _two_int32: Final = struct.Struct(">ii").unpack_from
-
-Int8: Final = Int8sb
-Int16u: Final = Int16ub
-Int32: Final = Int32sb
-Int64: Final = Int64sb
+_FURTHER: Final = re.compile(r"\+\w+")
+"""The attributes of a part behind its first attribute, in a path."""
 
 
 # --- parsing with facts -----------------------------------------------------------------------------------------
@@ -42,19 +44,15 @@ Int64: Final = Int64sb
 class BodyStream:
     """The body of one frame, as a stream for construct that copies no payload.
 
-    Remembers the start and size of the last read, for the error if it ran past the end.
-
     most_elements: the maximum number of elements of a list; None for as many as the bytes allow.
     """
 
-    __slots__ = ("_at", "last_start", "last_wanted", "most_elements", "size", "view")
+    __slots__ = ("_at", "most_elements", "size", "view")
 
     def __init__(self, body: Buffer, most_elements: int | None = None) -> None:
         self.view = memoryview(body).toreadonly()
         self.most_elements = most_elements
         self.size = self.view.nbytes
-        self.last_start = 0
-        self.last_wanted = 0
         self._at = 0
 
     def tell(self) -> int:
@@ -63,13 +61,8 @@ class BodyStream:
     def seek(self, offset: int) -> None:
         self._at = offset
 
-    def read(self, size: int = -1) -> bytes:
-        """Returns a copy of the next bytes, fewer at the end."""
-        return bytes(self.take(size))
-
     def take(self, size: int = -1) -> memoryview:
         """Returns a view of the next bytes, fewer at the end; -1 means all remaining bytes."""
-        self.last_start, self.last_wanted = self._at, size
         data = self.view[self._at :] if size < 0 else self.view[self._at : self._at + size]
         self._at += data.nbytes
         return data
@@ -90,20 +83,16 @@ def dotted(path: str) -> str:
             joined, bracket, index = names.pop().partition("[")
             part = joined.split("+")[int(part[1:])] + bracket + index
         names.append(part)
-    return ".".join(_first_of_joined(name) for name in names)
+    return _FURTHER.sub("", ".".join(names))
 
 
-def _first_of_joined(name: str) -> str:
-    joined, bracket, index = name.partition("[")
-    return joined.partition("+")[0] + bracket + index
-
-
-def _take(stream: BodyStream, wanted: int, path: str, offset: int | None = None) -> memoryview:
+def _take(stream: BodyStream, wanted: int, path: str, announced_at: int | None = None) -> memoryview:
+    """Takes the bytes of a field. announced_at: the offset of their number, if the frame has it."""
     if wanted > stream.left:
         raise Truncated(
-            f"{wanted} bytes are announced but {stream.left} are left",
+            f"{wanted} bytes are {'needed' if announced_at is None else 'announced'} but {stream.left} are left",
             field=dotted(path),
-            offset=stream.tell() if offset is None else offset,
+            offset=stream.tell() if announced_at is None else announced_at,
             limit=stream.left,
             actual=wanted,
         )
@@ -137,11 +126,102 @@ def _size(obj: Any) -> int:
 # --- field types ------------------------------------------------------------------------------------------------
 
 
-class _JavaUTF(construct.Construct):  # type: ignore[misc]  # construct has no stubs
+class FieldType(construct.Construct):  # type: ignore[misc]  # construct has no stubs
+    """Base class of field types.
+
+    name: the attribute that a field fills, the first of several; "" for an element of a list. label: the name in paths.
+    """
+
+    name: str
+    label: str
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def named(self, name: str) -> Self:
+        """Returns the field of this type that fills an attribute."""
+        named = copy(self)
+        named.name = named.label = name
+        return named
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The attributes that the field fills: one attribute, except for rows, table keys and constants."""
+        return (self.name,)
+
+    def extent(self, body: memoryview, at: int) -> int:
+        """Returns the end of the field that starts at a position: a fast way to skip elements of a list.
+
+        Raises ValueError or IndexError where `_parse` may refuse.
+        """
+        raise TypeError(f"{type(self).__name__} is no element of a list")
+
+
+def end_of(fields: Iterable[FieldType], body: memoryview, at: int) -> int:
+    """Returns the end of consecutive fields. Raises as `FieldType.extent`."""
+    for part in fields:
+        at = part.extent(body, at)
+    return at
+
+
+@dataclass(eq=False)
+class Fixed(FieldType):
+    """A fixed-width field. `format` is its `struct` code; any byte but 0 is true, true is written as 1."""
+
+    format: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._struct = struct.Struct(">" + self.format)
+        self.size = self._struct.size
+
+    def extent(self, body: memoryview, at: int) -> int:
+        return at + self.size
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> Any:
+        return self._struct.unpack(_take(stream, self.size, path))[0]
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        try:
+            stream.write(self._struct.pack(obj))
+        except (struct.error, ValueError, TypeError, OverflowError) as cause:
+            raise BadField(f"{obj!r:.80} is no int{8 * self.size}", field=dotted(path), actual=obj) from cause
+        return obj
+
+
+class _Uuid(Fixed):
+    """Two int64, most significant first. Value: uuid.UUID."""
+
+    def _parse(self, stream: BodyStream, context: Any, path: str) -> uuid.UUID:
+        # Two reads, as in the reference, so that the error names the half that is missing.
+        return uuid.UUID(bytes=bytes(_take(stream, 8, path)) + bytes(_take(stream, 8, path)))
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
+        if not isinstance(obj, uuid.UUID):
+            raise BadField(f"a UUID is needed, not {type(obj).__name__}", field=dotted(path), actual=obj)
+        stream.write(obj.bytes)
+        return obj
+
+
+Int8: Final = Fixed("b")
+Int32: Final = Fixed("i")
+Int64: Final = Fixed("q")
+Bool: Final = Fixed("?")
+Uuid: Final = _Uuid("16s")
+
+
+@dataclass(eq=False)
+class Text(FieldType):
     """uint16 byte length, then modified UTF-8. Value: str."""
 
+    def extent(self, body: memoryview, at: int) -> int:
+        end = at + 2 + (body[at] << 8 | body[at + 1])
+        if not well_formed(body, at + 2, end):
+            raise ValueError
+        return end
+
     def _parse(self, stream: BodyStream, context: Any, path: str) -> str:
-        length = Int16u._parse(stream, context, path)
+        length = int.from_bytes(_take(stream, 2, path))
         start = stream.tell()
         data = bytes(_take(stream, length, path, start - 2))
         try:
@@ -165,40 +245,11 @@ class _JavaUTF(construct.Construct):  # type: ignore[misc]  # construct has no s
         return obj
 
 
-class _Uuid(construct.Construct):  # type: ignore[misc]
-    """Two int64, most significant first. Value: uuid.UUID."""
-
-    def _parse(self, stream: BodyStream, context: Any, path: str) -> uuid.UUID:
-        # Two reads, as in the reference, so that the error names the half that is missing.
-        return uuid.UUID(bytes=bytes(_take(stream, 8, path)) + bytes(_take(stream, 8, path)))
-
-    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
-        if not isinstance(obj, uuid.UUID):
-            raise BadField(f"a UUID is needed, not {type(obj).__name__}", field=dotted(path), actual=obj)
-        stream.write(obj.bytes)
-        return obj
+JavaUTF: Final = Text()
 
 
-class _Bool(construct.Construct):  # type: ignore[misc]
-    """One byte; any non-zero byte is true, true is written as 1."""
-
-    def _parse(self, stream: BodyStream, context: Any, path: str) -> bool:
-        return bytes(_take(stream, 1, path)) != b"\0"
-
-    def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
-        stream.write(b"\1" if obj else b"\0")
-        return obj
-
-
-JavaUTF: Final = _JavaUTF()
-Uuid: Final = _Uuid()
-Bool: Final = _Bool()
-
-# The fixed-width fields, with their `struct` formats; the compiler fuses runs of them.
-FIXED_FORMATS: Final[dict[Any, str]] = {Int8: "b", Int32: "i", Int64: "q", Bool: "?", Uuid: "16s"}
-
-
-class Blob(construct.Construct):  # type: ignore[misc]
+@dataclass(eq=False, kw_only=True)
+class Blob(FieldType):
     """int32 length, then as many bytes. Value: a buffer; from the fast path, a view of the frame.
 
     negative_is_empty: whether a negative length is read as empty (AppendBlockEnd, ConditionalBlockEnd) or refused.
@@ -206,11 +257,9 @@ class Blob(construct.Construct):  # type: ignore[misc]
     written: False if the field is read but always written empty (the deprecated prefix filter).
     """
 
-    def __init__(self, *, negative_is_empty: bool = False, optional: bool = False, written: bool = True) -> None:
-        super().__init__()
-        self.negative_is_empty = negative_is_empty
-        self.optional = optional
-        self.written = written
+    negative_is_empty: bool = False
+    optional: bool = False
+    written: bool = True
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> Buffer:
         if self.optional and stream.left < 4:
@@ -228,15 +277,14 @@ class Blob(construct.Construct):  # type: ignore[misc]
         return obj
 
 
-class Rest(construct.Construct):  # type: ignore[misc]
+@dataclass(eq=False, kw_only=True)
+class Rest(FieldType):
     """The rest of the body. Value: a buffer.
 
     frames: the type codes of the frames that it consists of; empty for bytes without a structure.
     """
 
-    def __init__(self, *, frames: tuple[int, ...] = ()) -> None:
-        super().__init__()
-        self.frames = frames
+    frames: tuple[int, ...] = ()
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> Buffer:
         return stream.take()
@@ -246,7 +294,8 @@ class Rest(construct.Construct):  # type: ignore[misc]
         return obj
 
 
-class Zeros(construct.Construct):  # type: ignore[misc]
+@dataclass(eq=False)
+class Zeros(FieldType):
     """Writes its value as that number of zero bytes; reads as the number of remaining bytes of any value."""
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> int:
@@ -265,7 +314,8 @@ class Zeros(construct.Construct):  # type: ignore[misc]
         return obj
 
 
-class Tail(construct.Construct):  # type: ignore[misc]
+@dataclass(eq=False)
+class Tail(FieldType):
     """A trailing field that older peers omit.
 
     default: the value of a missing field.
@@ -273,11 +323,14 @@ class Tail(construct.Construct):  # type: ignore[misc]
         with 1, it is an error.
     """
 
-    def __init__(self, inner: Any, default: Any, *, needs: int) -> None:
-        super().__init__()
-        self.inner = inner
-        self.default = default
-        self.needs = needs
+    inner: FieldType
+    default: Any
+    needs: int = field(kw_only=True)
+
+    def named(self, name: str) -> Self:
+        tail = super().named(name)
+        tail.inner = self.inner.named(name)
+        return tail
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> Any:
         if stream.left < self.needs:
@@ -288,14 +341,17 @@ class Tail(construct.Construct):  # type: ignore[misc]
         return self.inner._build(obj, stream, context, path)
 
 
-class EnumCode(construct.Construct):  # type: ignore[misc]
+@dataclass(eq=False)
+class EnumCode(FieldType):
     """An int32 enum code; an unknown number reads as `unknown`. Value: the enum member."""
 
-    def __init__(self, members: type[enum.IntEnum], unknown: enum.IntEnum) -> None:
-        super().__init__()
-        self.members = members
-        self.unknown = unknown
-        self.by_code = {int(member): member for member in members}
+    members: type[enum.IntEnum]
+    unknown: enum.IntEnum
+
+    @cached_property
+    def by_code(self) -> dict[int, enum.IntEnum]:
+        """The members by their codes."""
+        return {int(member): member for member in self.members}
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> enum.IntEnum:
         return self.by_code.get(_length(stream, context, path), self.unknown)
@@ -309,7 +365,8 @@ class EnumCode(construct.Construct):  # type: ignore[misc]
         return obj
 
 
-class SizedData(construct.Construct):  # type: ignore[misc]
+@dataclass(eq=False)
+class SizedData(FieldType):
     """int32 total, int32 length, the data and, if the data is not empty, a trailer.
 
     Used for table keys (trailer: the version) and table values (no trailer). When writing, the total covers all that
@@ -317,10 +374,33 @@ class SizedData(construct.Construct):  # type: ignore[misc]
     itself to the end of the frame, and is ignored if the data is empty. Value: the data, or (data, trailer).
     """
 
-    def __init__(self, trailer: Any = None, missing: Any = None) -> None:
-        super().__init__()
-        self.trailer = trailer
-        self.missing = missing
+    trailer: Fixed | None = None
+    missing: Any = None
+
+    @property
+    def width(self) -> int:
+        """Size of the trailer."""
+        return 0 if self.trailer is None else self.trailer.size
+
+    def with_trailer(self, name: str) -> Self:
+        """Returns the field whose trailer fills an attribute, too."""
+        assert self.trailer is not None
+        sized = copy(self)
+        sized.trailer = self.trailer.named(name)
+        sized.label = f"{self.name}+{name}"
+        return sized
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        return (self.name,) if self.trailer is None else (self.name, self.trailer.name)
+
+    def extent(self, body: memoryview, at: int) -> int:
+        total, length = _two_int32(body, at)
+        if not length:
+            return at + 8
+        if length < 0 or total > len(body) - at:
+            raise ValueError
+        return at + 8 + int(length) + self.width
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> Any:
         start, available = stream.tell(), stream.left
@@ -342,8 +422,7 @@ class SizedData(construct.Construct):  # type: ignore[misc]
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         data = check_buffer(obj if self.trailer is None else obj[0], path)
-        width = 0 if self.trailer is None else self.trailer.sizeof()
-        stream.write((4 + _size(data) + width).to_bytes(4, "big"))
+        stream.write((4 + _size(data) + self.width).to_bytes(4, "big"))
         stream.write(_size(data).to_bytes(4, "big"))
         stream.write(data)
         if _size(data) and self.trailer is not None:
@@ -351,59 +430,22 @@ class SizedData(construct.Construct):  # type: ignore[misc]
         return obj
 
 
-Extent = Callable[[memoryview, int], int]
-"""Returns the end of the field that starts at a position. Raises ValueError or IndexError where `_parse` may refuse."""
-
-
-def extent_of(wire: Any) -> Extent:
-    """Returns a fast way to skip a field, for long lists where only the first bad element needs a precise error."""
-    if wire in FIXED_FORMATS:
-        size = struct.calcsize(">" + FIXED_FORMATS[wire])
-        return lambda body, at: at + size
-    if wire is JavaUTF:
-        return _text_extent
-    if isinstance(wire, SizedData):
-        trailer = 0 if wire.trailer is None else wire.trailer.sizeof()
-        return lambda body, at: _sized_extent(body, at, trailer)
-    inner = [extent_of(each) for each in wire.wires]
-
-    def all_of_them(body: memoryview, at: int) -> int:
-        for extent in inner:
-            at = extent(body, at)
-        return at
-
-    return all_of_them
-
-
-def _text_extent(body: memoryview, at: int) -> int:
-    end = at + 2 + (body[at] << 8 | body[at + 1])
-    if not well_formed(body, at + 2, end):
-        raise ValueError
-    return end
-
-
-def _sized_extent(body: memoryview, at: int, trailer: int) -> int:
-    total, length = _two_int32(body, at)
-    if not length:
-        return at + 8
-    if length < 0 or total > len(body) - at:
-        raise ValueError
-    return at + 8 + int(length) + trailer
-
-
-class Counted(construct.Construct):  # type: ignore[misc]
+@dataclass(eq=False)
+class Counted(FieldType):
     """int32 count, then as many elements. Value: a tuple.
 
     A count is refused before anything is allocated if even the smallest elements would exceed the remaining bytes.
-    element: has `wires`, or is a fixed field or a text.
+    element: a type with an `extent`.
     negative_is_empty: whether a negative count is read as 0 (table entries, attribute updates) or refused.
     """
 
-    def __init__(self, element: Any, *, smallest: int, negative_is_empty: bool = False) -> None:
-        super().__init__()
-        self.element = element
-        self.smallest = smallest
-        self.negative_is_empty = negative_is_empty
+    element: FieldType
+    smallest: int = field(kw_only=True)
+    negative_is_empty: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.element = self.element.named("")
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> tuple[Any, ...]:
         count = _length(stream, context, path)
@@ -431,7 +473,7 @@ class Counted(construct.Construct):  # type: ignore[misc]
 
     def _check(self, stream: BodyStream, context: Any, path: str, count: int) -> None:
         """Raises the error of the first bad element, before any element is made: a frame may hold millions."""
-        body, start, extent = stream.view, stream.tell(), extent_of(self.element)
+        body, start, extent = stream.view, stream.tell(), self.element.extent
         at = start
         for index in range(count):
             try:
@@ -454,25 +496,29 @@ class Counted(construct.Construct):  # type: ignore[misc]
         return obj
 
 
-class Column(construct.Construct):  # type: ignore[misc]
-    """One of several attributes that are interleaved row by row after one count.
+class Column(NamedTuple):
+    """One of several attributes that are interleaved row by row after one count; adjacent columns become `Rows`."""
 
-    Adjacent columns of a command are joined into one `Counted` of rows; a single column is never parsed.
-    """
-
-    def __init__(self, element: Any, *, smallest: int) -> None:
-        super().__init__()
-        self.element = element
-        self.smallest = smallest
+    element: FieldType
+    smallest: int
 
 
-class Marker(construct.Construct):  # type: ignore[misc]
+@dataclass(eq=False)
+class Marker(FieldType):
     """A constant int32 without an attribute: the type code inside a nested event."""
 
-    def __init__(self, value: int) -> None:
-        super().__init__()
-        self.value = value
+    value: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.flagbuildnone = True
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        return ()
+
+    def extent(self, body: memoryview, at: int) -> int:
+        return at + 4
 
     def _parse(self, stream: BodyStream, context: Any, path: str) -> None:
         code = _length(stream, context, path)
@@ -492,15 +538,3 @@ class Marker(construct.Construct):  # type: ignore[misc]
 
 class Secret:
     """Annotation: the field is never shown, by `repr` or in logs."""
-
-
-def truncated(stream: BodyStream, path: str) -> WireError:
-    """Returns the error for a fixed-width field of construct itself that ran out of bytes."""
-    available = stream.size - stream.last_start
-    return Truncated(
-        f"{stream.last_wanted} bytes are needed but {available} are left",
-        field=dotted(path),
-        offset=stream.last_start,
-        limit=available,
-        actual=stream.last_wanted,
-    )

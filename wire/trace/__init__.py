@@ -30,9 +30,9 @@ from segstore.wire.trace.blocks import (
     TraceVersionError,
     event_data,
     find_header,
+    find_mark,
     read_body,
     read_header,
-    read_metadata,
     unpack_data,
 )
 from segstore.wire.trace.call_fields import (
@@ -72,8 +72,8 @@ from segstore.wire.trace.fixture import (
 )
 from segstore.wire.trace.framing import is_request
 from segstore.wire.trace.possible import check_possible, possible, subjects_of
-from segstore.wire.trace.reader import Block, Damage, NotATrace, mark_of, read_blocks, read_records
-from segstore.wire.trace.redaction import SECRET_CODES, redact
+from segstore.wire.trace.reader import Block, Damage, NotATrace, blocks_between, mark_of, read_blocks, read_records
+from segstore.wire.trace.redaction import SECRET_CODES, redact, redacted_data
 from segstore.wire.trace.writer import (
     BLOCK_BYTES,
     FLUSH_AFTER_NS,
@@ -131,6 +131,7 @@ __all__ = [
     "TraceVersionError",
     "TraceWriter",
     "Translation",
+    "blocks_between",
     "check_possible",
     "compare_frames",
     "decode_line",
@@ -139,6 +140,7 @@ __all__ = [
     "event_data",
     "fields_of",
     "find_header",
+    "find_mark",
     "from_line",
     "header_from_line",
     "header_line",
@@ -156,10 +158,10 @@ __all__ = [
     "read_body",
     "read_header",
     "read_lines",
-    "read_metadata",
     "read_records",
     "redact",
     "redacted_call",
+    "redacted_data",
     "segments_of",
     "subjects_of",
     "take_ids",

@@ -35,14 +35,16 @@ import struct
 import sys
 import zlib
 from array import array
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from segstore.wire.codec import HEADER_BYTES as FRAME_HEADER_BYTES
 from segstore.wire.errors import WireError
 from segstore.wire.trace.framing import SIZE_BYTES, frames_into
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from typing import Any
 
     from segstore.wire.schema import Buffer
@@ -108,6 +110,13 @@ class Record(NamedTuple):
     direction: Direction
     kind: RecordKind
     data: bytes
+
+    @property
+    def code(self) -> int | None:
+        """The type code of a frame; None for other records, and for bytes too short for a header."""
+        if self.kind is not RecordKind.FRAME or len(self.data) < FRAME_HEADER_BYTES:
+            return None
+        return int.from_bytes(self.data[:4], signed=True)
 
 
 class Metadata(NamedTuple):
@@ -404,6 +413,9 @@ def unpack_data(data: bytes) -> dict[str, Any] | None:
 
 # --- reading ----------------------------------------------------------------------------------------------------
 
+Read = Callable[[int, int], bytes]
+"""`read(offset, size)` returns bytes of a capture, fewer at its end."""
+
 
 def read_header(buffer: Buffer, offset: int, mark: bytes | None = None) -> BlockHeader:
     """Reads the header at `offset`. mark: the capture's mark, if known. Raises DamagedBlock."""
@@ -422,10 +434,10 @@ def read_header(buffer: Buffer, offset: int, mark: bytes | None = None) -> Block
     return header
 
 
-def find_header(read: Callable[[int, int], bytes], mark: bytes, at: int, end: int) -> int | None:
-    """Returns the offset of the next valid header from `at` to before `end` whose mark starts with `mark`, or None.
+def find_header(read: Read, mark: bytes, at: int, end: int) -> int:
+    """Returns the offset of the next valid header from `at` whose mark starts with `mark`; `end` if none is before it.
 
-    read: `read(offset, size)` returns bytes of the capture, fewer at its end. Each byte is read once.
+    Each byte is read once.
     """
     while at < end:
         starts = min(_WINDOW, end - at)
@@ -439,7 +451,16 @@ def find_header(read: Callable[[int, int], bytes], mark: bytes, at: int, end: in
             else:
                 return at + start
         at += starts
-    return None
+    return end
+
+
+def find_mark(read: Read, end: int) -> bytes | None:
+    """Returns the mark of a capture from its first whole header before `end`; None without a header."""
+    try:
+        return read_header(read(0, HEADER_BYTES), 0).mark
+    except DamagedBlock:
+        at = find_header(read, MAGIC, 1, end)
+    return None if at == end else read(at, MARK_BYTES)
 
 
 def read_body(buffer: Buffer, offset: int, header: BlockHeader) -> bytes:

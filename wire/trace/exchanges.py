@@ -18,7 +18,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from segstore.wire.codec import HEADER_BYTES, decode
+from segstore.wire.codec import decode
 from segstore.wire.commands import AppendBlock, AppendBlockEnd, Hello, KeepAlive, ReadSegment, SetupAppend
 from segstore.wire.errors import WireError
 from segstore.wire.inspect import Payload
@@ -97,10 +97,7 @@ class Exchange:
 
     @property
     def code(self) -> int | None:
-        data = self.record.data
-        if self.record.kind is not RecordKind.FRAME or len(data) < HEADER_BYTES:
-            return None
-        return int.from_bytes(data[:4], signed=True)
+        return self.record.code
 
     @property
     def type_name(self) -> str | None:

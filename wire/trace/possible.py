@@ -13,7 +13,6 @@ from segstore.wire.commands import AppendBlock, Hello, KeepAlive
 from segstore.wire.inspect import has_payload
 from segstore.wire.printable import SHOWN, printable
 from segstore.wire.schema import COMMANDS, Unknown
-from segstore.wire.schema import lowering as low
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -106,7 +105,7 @@ def _commands(among: Among, *, reply: bool) -> Iterator[type[Command]]:
 
 def _facts(cls: type[Command], *, reply: bool) -> dict[str, Any]:
     facts: dict[str, Any] = {"kind": "frame", "call": None, "status": None, "type_name": cls.type_name}
-    if not has_payload(low.lower(cls.parts)):
+    if not has_payload(cls.parts):
         facts["payloads"] = ()
     if cls in _OF_BOTH:
         facts["segments"] = ()

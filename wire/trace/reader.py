@@ -4,7 +4,8 @@ Invariant: a capture truncated at any byte yields all whole blocks, and the star
 damaged block, reading resumes at the next block found by its mark. Refused: a capture of another version
 (`TraceVersionError`), bytes that are not a capture (`NotATrace`).
 
-No I/O: functions take the capture as a buffer, such as a memory map. Standard library only.
+No I/O: functions take the capture as a buffer, such as a memory map, or a function that reads it. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from segstore.wire.trace.blocks import (
+    HEADER_BYTES,
     MAGIC,
     MAX_IN_VAIN,
     BlockHeader,
@@ -19,16 +21,18 @@ from segstore.wire.trace.blocks import (
     Columns,
     DamagedBlock,
     Metadata,
+    Read,
     Record,
     TraceError,
     find_header,
+    find_mark,
     read_body,
     read_header,
     read_metadata,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from segstore.wire.schema import Buffer
 
@@ -75,19 +79,15 @@ _COMPRESSED: Final = {bytes.fromhex("1f8b"): "gzip", bytes.fromhex("28b52ffd"): 
 
 def mark_of(buffer: Buffer) -> bytes | None:
     """Returns the mark of a capture; None if only the start of a header is left. Raises NotATrace."""
-    try:
-        return read_header(buffer, 0).mark
-    except DamagedBlock as cause:
-        offset = _find(buffer, MAGIC, 1)
-        if offset is not None:
-            return read_header(buffer, offset).mark
+    mark = find_mark(_reading(buffer), len(buffer))
+    if mark is None:
         first = bytes(buffer[: len(MAGIC)])
-        if program := next((name for start, name in _COMPRESSED.items() if first.startswith(start)), None):
-            raise NotATrace(f"this file is compressed: decompress it with {program} -d") from cause
+        for start, program in _COMPRESSED.items():
+            if first.startswith(start):
+                raise NotATrace(f"this file is compressed: decompress it with {program} -d")
         if not MAGIC.startswith(first):
-            problem = "this is no capture: there is no block in it (and a fixture starts with a JSON object)"
-            raise NotATrace(problem) from cause
-    return None
+            raise NotATrace("this is no capture: there is no block in it (and a fixture starts with a JSON object)")
+    return mark
 
 
 def read_blocks(buffer: Buffer, start: int = 0, *, mark: bytes | None = None) -> Iterator[Block | Damage]:
@@ -96,39 +96,56 @@ def read_blocks(buffer: Buffer, start: int = 0, *, mark: bytes | None = None) ->
     buffer: the whole capture, such as a memory map; blocks hold copies. start: the first block yielded is the first
     whose header starts here or later. mark: the capture's mark, if known. Raises NotATrace, TraceVersionError.
     """
-    end = len(buffer)
+    end, read = len(buffer), _reading(buffer)
     mark = mark or mark_of(buffer)
-    if mark is None:
-        if start == 0:
-            yield Damage(0, end, True, "not one block is whole" if end else "the file is empty")
-        return
+    if mark is not None:
+        yield from blocks_between(read, mark, find_header(read, mark, start, end) if start else 0, end, end)
+    elif start == 0:
+        yield Damage(0, end, True, "not one block is whole" if end else "the file is empty")
+
+
+def _reading(buffer: Any) -> Read:
+    return lambda offset, size: bytes(buffer[offset : offset + size])
+
+
+def blocks_between(
+    read: Read, mark: bytes, start: int, stop: int, end: int, takes_block: Callable[[BlockHeader], bool] | None = None
+) -> Iterator[Block | Damage]:
+    """Yields the blocks whose headers are from `start` to before `stop`; the last one may reach up to `end`.
+
+    takes_block: decides by its header whether the records of a block are wanted; other blocks come without records.
+    Raises TraceVersionError.
+    """
     at, in_vain = start, 0
-    if start > 0:
-        first = _find(buffer, mark, start)
-        at = end if first is None else first
-    while at < end:
+    while at < stop:
         try:
-            header = read_header(buffer, at, mark)
-            in_vain += min(header.stored, end - at)
-            body = read_body(buffer, at, header)
-            block = _block(at, header, body)
+            header = read_header(read(at, min(HEADER_BYTES, end - at)), 0, mark)
+            body_bytes = min(header.stored, end - at)
+            in_vain += body_bytes
+            block = _block(read, at, end, header, takes_block)
         except DamagedBlock as error:
-            following = _find(buffer, mark, at + 1) if in_vain <= MAX_IN_VAIN * end else None
-            upto = end if following is None else following
-            yield Damage(at, upto - at, following is None, error.message)
-            at = upto
+            from_ = at + 1 if in_vain <= MAX_IN_VAIN * (stop - start) else stop
+            following = find_header(read, mark, from_, end)
+            yield Damage(at, following - at, following == end, error.message)
+            at = following
         else:
-            in_vain -= header.stored
+            in_vain -= body_bytes
             yield block
             at += header.size
 
 
-def _block(offset: int, header: BlockHeader, body: bytes) -> Block:
+def _block(
+    read: Read, at: int, end: int, header: BlockHeader, takes_block: Callable[[BlockHeader], bool] | None
+) -> Block:
+    """Reads the block with this header."""
+    if takes_block is not None and header.type == BlockType.RECORDS and not takes_block(header):
+        return Block(at, header, Columns(b"", 0), None)
+    body = read_body(read(at, min(HEADER_BYTES + header.stored, end - at)), 0, header)
     if header.type == BlockType.RECORDS:
-        return Block(offset, header, Columns(body, header.records), None)
+        return Block(at, header, Columns(body, header.records), None)
     if header.type == BlockType.METADATA:
-        return Block(offset, header, Columns(b"", 0), read_metadata(body))
-    raise DamagedBlock(f"there is no block type {header.type}", offset=offset, actual=header.type)
+        return Block(at, header, Columns(b"", 0), read_metadata(body))
+    raise DamagedBlock(f"there is no block type {header.type}", offset=at, actual=header.type)
 
 
 def read_records(buffer: Buffer) -> Iterator[Record | Damage]:
@@ -138,8 +155,3 @@ def read_records(buffer: Buffer) -> Iterator[Record | Damage]:
             yield block
         else:
             yield from block.columns
-
-
-def _find(buffer: Any, mark: bytes, at: int) -> int | None:
-    """Returns the offset of the next whole header from `at` whose mark starts with `mark`."""
-    return find_header(lambda offset, size: bytes(buffer[offset : offset + size]), mark, at, len(buffer))

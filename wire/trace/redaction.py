@@ -26,11 +26,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from segstore.wire.codec import HEADER_BYTES, decode, encode
 from segstore.wire.errors import WireError
-from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, FieldType, Nested, types
+from segstore.wire.trace.blocks import Direction, RecordKind
+from segstore.wire.trace.calls import Call, redacted_call
 
 if TYPE_CHECKING:
-    _Fields = tuple[tuple[low.SchemaNode, bool], ...]
+    from segstore.wire.trace.blocks import Record
+
+    _Fields = tuple[tuple[FieldType, bool], ...]
 
 _STAR: Final = b"*"
 _HEADER: Final = struct.Struct(">ii").unpack_from
@@ -80,6 +83,16 @@ def redact(frame: bytes, whole: bool = True) -> bytes:
     return bytes(out)
 
 
+def redacted_data(record: Record) -> bytes:
+    """Returns a record's bytes without secrets; the lengths of frames stay the same."""
+    match record.kind:
+        case RecordKind.FRAME | RecordKind.BYTES:
+            return redact(record.data, record.kind is RecordKind.FRAME or record.direction is Direction.REPLY)
+        case RecordKind.CALL if (call := Call.unpack(record.data)) is not None:
+            return redacted_call(call).pack()
+    return record.data
+
+
 def _decoded(frame: bytes) -> Any:
     try:
         return decode(frame)
@@ -115,9 +128,9 @@ def _overwrite_parts(out: bytearray, frame: bytes, end: int, fields: _Fields, de
             if is_secret:
                 out[at + 2 : after] = _STAR * (after - at - 2)
                 behind = after
-            elif not behind and isinstance(node, low.Many) and after > at + 4:
+            elif not behind and isinstance(node, types.Counted) and after > at + 4:
                 doubtful = min(doubtful, at + 4)
-            elif not behind and isinstance(node, low.Text):
+            elif not behind and isinstance(node, types.Text):
                 if _CONTROL(frame, at + 2, after):
                     doubtful = min(doubtful, at + 2)
                 if not decodes and not fields[index + 1][1]:
@@ -141,47 +154,47 @@ def _overwrite_parts(out: bytearray, frame: bytes, end: int, fields: _Fields, de
 def _fields_of(code: int) -> tuple[_Fields, bool]:
     """Returns a command's fields, each with whether it is the token, and whether it may have a list."""
     cls = COMMANDS[code]
-    fields = tuple((node, node.name in cls.secrets) for node in low.lower(cls.parts))
+    fields = tuple((node, node.name in cls.secrets) for node in cls.parts)
     for node, is_secret in fields:
-        if is_secret and not isinstance(node, low.Text):
+        if is_secret and not isinstance(node, types.Text):
             raise TypeError(f"{cls.__name__}.{node.name}: only a text can be redacted")
     return fields, any(_has_list(node) for node, _ in fields)
 
 
-def _has_list(node: low.SchemaNode) -> bool:
-    inner = node.nodes if isinstance(node, low.Structure) else (node.inner,) if isinstance(node, low.TailNode) else ()
-    return isinstance(node, low.Many) or any(_has_list(child) for child in inner)
+def _has_list(node: FieldType) -> bool:
+    inner = node.parts if isinstance(node, Nested) else (node.inner,) if isinstance(node, types.Tail) else ()
+    return isinstance(node, types.Counted) or any(_has_list(child) for child in inner)
 
 
-def _skip(node: low.SchemaNode, frame: bytes, at: int, end: int, values: list[tuple[int, int]]) -> int:
+def _skip(node: FieldType, frame: bytes, at: int, end: int, values: list[tuple[int, int]]) -> int:
     """Returns the position where a field ends, and adds the ranges of its values."""
     match node:
-        case low.Fixed(format=code):
-            start, after = at, _within(at, at + struct.calcsize(">" + code), end)
-        case low.Text():
+        case types.Fixed():
+            start, after = at, _within(at, at + node.size, end)
+        case types.Text():
             start = _within(at, at + 2, end)
             after = _within(start, start + _UINT16(frame, at)[0], end)
-        case low.Data():
+        case types.Blob():
             start = _within(at, at + 4, end)
             after = _within(start, start + max(_INT32(frame, at)[0], 0), end)
-        case low.Sized(trailer_format=trailer):
+        case types.SizedData():
             start = _within(at, at + 8, end)
             size = max(_INT32(frame, at + 4)[0], 0)
-            after = _within(start, start + size + (struct.calcsize(">" + trailer) if size else 0), end)
-        case low.Structure():
-            for inner in node.nodes:
+            after = _within(start, start + size + (node.width if size else 0), end)
+        case Nested():
+            for inner in node.parts:
                 at = _skip(inner, frame, at, end, values)
             return at
-        case low.TailNode():
+        case types.Tail():
             return _skip(node.inner, frame, at, end, values) if end - at >= node.needs else at
-        case low.Many():
+        case types.Counted():
             start = _within(at, at + 4, end)
             if _INT32(frame, at)[0] > _MOST_ELEMENTS:
                 raise _Stop(start)
             for _ in range(_INT32(frame, at)[0]):
                 start = _skip(node.element, frame, start, end, values)
             return start
-        case low.Number() | low.Constant():
+        case types.EnumCode() | types.Marker():
             return _within(at, at + 4, end)
         case _:
             raise TypeError(f"{node.name}: redaction does not know how long a {type(node).__name__} is")

@@ -52,32 +52,31 @@ class Walk {
     const siblings = field.slice(0, field.length - node.name.length);
     switch (node.is) {
       case "Fixed": return this.fixed(node.format, field);
-      case "Number": {
+      case "EnumCode": {
         const number = this.int32(field), member = node.members[number];
         return this.take(4, field, member ?? node.unknown, member ? String(number) : `${number} is not one of them`);
       }
-      case "Constant":
+      case "Marker":
         if (this.int32(field) !== node.value) throw new Unreadable();
         return this.take(4, field, node.value, "always this");
       case "Text": return this.text(field);
-      case "Data": return this.data(node, field);
-      case "Remainder": return this.rest(field);
-      case "ZeroRun": return this.take(this.end - this.at, field, this.end - this.at, "the number of bytes left");
-      case "Sized": {
+      case "Blob": return this.data(node, field);
+      case "Rest": return this.rest(field);
+      case "Zeros": return this.take(this.end - this.at, field, this.end - this.at, "the number of bytes left");
+      case "SizedData": {
         this.count(`${field}.total`, "bytes of what follows, with the length");
         const length = this.count(`${field}.length`);
         this.raw(length, field);
-        const trailer = siblings + node.trailer_name;
-        if (node.trailer_format && length) this.fixed(node.trailer_format, trailer);
-        else if (node.trailer_format) this.take(0, trailer, node.missing, "left out after no data");
+        if (node.trailer && length) this.fixed(node.trailer.format, siblings + node.trailer.name);
+        else if (node.trailer) this.take(0, siblings + node.trailer.name, node.missing, "left out after no data");
         return undefined;
       }
-      case "TailNode":
+      case "Tail":
         if (this.end - this.at >= node.needs || (this.isCut && this.at < this.end)) return this.node(node.inner, field);
         return this.take(0, field, node.default, "missing: its default", node.inner.is === "Text" ? "text" : "plain");
-      case "Structure": return node.nodes.forEach((inner) => this.node(inner, `${field}.${inner.name}`));
-      case "Many":
-      case "Table":
+      case "Nested": return node.parts.forEach((inner) => this.node(inner, `${field}.${inner.name}`));
+      case "Counted":
+      case "Rows":
         for (let index = 0, number = this.elements(node, field); index < number; index++) {
           if (node.element) this.node(node.element, `${field}[${index}]`);
           for (const column of node.columns ?? []) this.node(column, `${siblings}${column.name}[${index}]`);

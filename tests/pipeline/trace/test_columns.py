@@ -14,16 +14,15 @@ from segstore.pipeline.trace.columns import (
     field_nodes,
     select,
 )
-from segstore.wire.schema import COMMANDS
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import COMMANDS, types
 
 
 def test_every_plain_field_of_every_command_is_a_column_and_no_secret_is() -> None:
     names = {column.name for column in FIELD_COLUMNS}
     for cls in COMMANDS.values():
-        for node in low.lower(cls.parts):
-            inner = node.inner if isinstance(node, low.TailNode) else node
-            plain = isinstance(inner, low.Fixed | low.Text | low.Number | low.ZeroRun)
+        for node in cls.parts:
+            inner = node.inner if isinstance(node, types.Tail) else node
+            plain = isinstance(inner, types.Fixed | types.Text | types.EnumCode | types.Zeros)
             assert (node.name in field_nodes(cls)) == (plain and node.name not in cls.secrets)
             assert node.name not in cls.secrets or node.name not in ALL_COLUMNS
         assert set(field_nodes(cls)) <= names

@@ -52,7 +52,7 @@ from segstore.wire.codec import (
     parts_encoder,
 )
 from segstore.wire.codec.versions import OlderFrameDecoder, encode_as, form_in, known_in, parse_as
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import Nested, types
 from tests.conformance.recorded import read_lines, snake
 from tests.looped import looped
 from tests.strategies import as_read, command_of
@@ -69,12 +69,11 @@ CODES_OF_RELEASES = {5: 40, 6: 40, 7: 57, 8: 57, 9: 57, 10: 59, 11: 61, 12: 61, 
 
 def optional_fields(cls: type[WireStruct]) -> Iterator[tuple[type[WireStruct], str]]:
     """Every field that a shorter frame may lack, nested ones with the record that they are in."""
-    for part in cls.parts:
-        node = low.lower((part,))[0]
+    for node in cls.parts:
         match node:
-            case low.TailNode() | low.Data(optional=True):
+            case types.Tail() | types.Blob(optional=True):
                 yield cls, node.name
-            case low.Structure(record=record):
+            case Nested(record=record):
                 yield from optional_fields(record)
 
 
@@ -96,7 +95,7 @@ def test_every_command_has_its_version() -> None:
 
 def test_fields_were_only_ever_added_at_the_end() -> None:
     for cls in COMMANDS.values():
-        ages = [FIELDS_SINCE.get((cls, part.names[0]), 0) for part in cls.parts]
+        ages = [FIELDS_SINCE.get((cls, part.name), 0) for part in cls.parts]
         if cls is InvalidEventNumber or ages == sorted(ages):
             continue
         pytest.fail(f"{cls.__name__}: {ages}")
@@ -177,7 +176,7 @@ def test_what_is_left_out_reads_as_its_default_and_all_else_as_written(data: st.
     command = data.draw(command_of(cls))
     frame = encode_as(command, version)
     expected = as_read(command)
-    defaults = {part.names[0]: part.wire.default for part in cls.parts if part.names[0] in newer_than(cls, version)}
+    defaults = {part.name: part.default for part in cls.parts if part.name in newer_than(cls, version)}
     expected = msgspec.structs.replace(expected, **defaults)
     if isinstance(expected, ReadTableKeys) or hasattr(expected, "args"):
         # As bytes, because a memoryview of another format equals no view of bytes.
@@ -239,12 +238,11 @@ def full_frames(vectors: Path) -> dict[tuple[int, str], bytes]:
 
 def bytes_of_the_next(cls: type[WireStruct], version: int) -> int:
     """How many bytes the first field that a version lacks must have to be read at all."""
-    for part in cls.parts:
-        node = low.lower((part,))[0]
-        if isinstance(node, low.Structure) and (found := bytes_of_the_next(node.record, version)):
+    for node in cls.parts:
+        if isinstance(node, Nested) and (found := bytes_of_the_next(node.record, version)):
             return found
         if FIELDS_SINCE.get((cls, node.name), 0) > version:
-            return node.needs if isinstance(node, low.TailNode) else 4
+            return node.needs if isinstance(node, types.Tail) else 4
     return 0
 
 

@@ -1,4 +1,1 @@
-"""Tests of `wire/schema`. Modules whose tests have another name:
-
-record: test_schema
-"""
+"""Tests of `wire/schema`."""

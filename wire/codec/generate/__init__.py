@@ -1,4 +1,4 @@
-"""Generates encoders and decoders from the intermediate form. They are faster than construct: they read adjacent
+"""Generates encoders and decoders from the fields of the schema. They are faster than construct: they read adjacent
 fixed-width fields with one `struct.Struct`, try ASCII first for text, slice payloads from a memoryview, and only loop
 over counted elements. With SEGSTORE_CODEC=construct none of them runs, and behaviour is the same.
 """

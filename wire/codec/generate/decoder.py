@@ -1,4 +1,4 @@
-"""Generates decoders from the intermediate form.
+"""Generates decoders from the fields of the schema.
 
 Invariant: a decoder accepts exactly the bytes that the schema accepts and returns an equal value; for all other bytes
 it raises an error of `REFUSALS`, and its caller gets the reason from the schema. While running it may read bytes after
@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from segstore.wire.codec.generate.runtime import Short, uuid_of
 from segstore.wire.codec.generate.source import Source
-from segstore.wire.schema import decode_mutf8
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import FieldType, Nested, Rows, decode_mutf8, types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,51 +72,51 @@ class Reader:
         if self.at() != "e":
             self.refuse(f"{self.at()} > e")
 
-    def nodes(self, nodes: tuple[low.SchemaNode, ...]) -> dict[str, str]:
+    def nodes(self, nodes: tuple[FieldType, ...]) -> dict[str, str]:
         """Emits all nodes; returns attribute → expression."""
         values: dict[str, str] = {}
         for node in nodes:
             self.node(node, values)
         return values
 
-    def node(self, node: low.SchemaNode, values: dict[str, str]) -> None:
+    def node(self, node: FieldType, values: dict[str, str]) -> None:
         line = self.source.line
         match node:
-            case low.Fixed(name=name, format="16s"):
+            case types.Fixed(name=name, format="16s"):
                 values[name] = f"{self.source.constant(uuid_of, 'UUID')}({self.fixed('16s')})"
-            case low.Fixed(name=name, format=code):
+            case types.Fixed(name=name, format=code):
                 values[name] = self.fixed(code)
-            case low.Number(name=name, members=members, unknown=unknown):
+            case types.EnumCode(name=name, members=members, unknown=unknown):
                 by_code = self.source.constant({int(member): member for member in members}, "MEMBERS")
                 values[name] = f"{by_code}.get({self.fixed('i')}, {self.source.constant(unknown, 'UNKNOWN')})"
-            case low.Constant(value=value):
+            case types.Marker(value=value):
                 found = self.fixed("i")
                 self.flush()
                 self.refuse(f"{found} != {value}")
-            case low.Text(name=name):
+            case types.Text(name=name):
                 values[name] = self._text()
-            case low.Data(name=name):
+            case types.Blob(name=name):
                 values[name] = self._data(node)
-            case low.Remainder(name=name):
+            case types.Rest(name=name):
                 self.end()
                 values[name] = target = self.source.fresh("d")
                 line(f"{target} = b[{self.at()}:e]")
                 self.move("e")
-            case low.ZeroRun(name=name):
+            case types.Zeros(name=name):
                 self.end()
                 values[name] = target = self.source.fresh("n")
                 line(f"{target} = e - ({self.at()})")
                 self.move("e")
-            case low.Sized():
+            case types.SizedData():
                 self._sized(node, values)
-            case low.TailNode(name=name):
+            case types.Tail(name=name):
                 self._tail(node, values)
-            case low.Structure(name=name, record=record, nodes=nodes):
-                inner = self.nodes(nodes)
+            case Nested(name=name, record=record, parts=parts):
+                inner = self.nodes(parts)
                 values[name] = self._make(record, inner)
-            case low.Many(name=name):
+            case types.Counted(name=name):
                 values[name] = self._many(node)
-            case low.Table():
+            case Rows():
                 self._table(node, values)
             case _:
                 raise TypeError(f"no decoder for {type(node).__name__}")
@@ -144,7 +143,7 @@ class Reader:
         self.move(stop)
         return target
 
-    def _data(self, node: low.Data) -> str:
+    def _data(self, node: types.Blob) -> str:
         line = self.source.line
         target = self.source.fresh("d")
         if node.optional:
@@ -165,7 +164,7 @@ class Reader:
             line(f"else: {target} = b''")
         return target
 
-    def _sized(self, node: low.Sized, values: dict[str, str]) -> None:
+    def _sized(self, node: types.SizedData, values: dict[str, str]) -> None:
         line = self.source.line
         total, size = self.fixed("i", "t"), self.fixed("i", "n")
         self.flush()
@@ -176,20 +175,20 @@ class Reader:
         self.source.depth += 1
         self.refuse(f"{size} < 0 or {total} > e - ({start})")
         line(f"{stop} = {behind} + {size}; {data} = b[{behind}:{stop}]")
-        if node.trailer_format:
-            read, width = self.source.struct([node.trailer_format], "read")
-            trailer = values[node.trailer_name] = self.source.fresh("x")
+        if node.trailer is not None:
+            read, width = self.source.struct([node.trailer.format], "read")
+            trailer = values[node.trailer.name] = self.source.fresh("x")
             line(f"{trailer}, = {read}(b, {stop}); {stop} += {width}")
         self.source.depth -= 1
         line("else:")
         self.source.depth += 1
         line(f"{data} = b''; {stop} = {behind}")
-        if node.trailer_format:
+        if node.trailer is not None:
             line(f"{trailer} = {self.source.constant(node.missing, 'DEFAULT')}")
         self.source.depth -= 1
         self.move(stop)
 
-    def _tail(self, node: low.TailNode, values: dict[str, str]) -> None:
+    def _tail(self, node: types.Tail, values: dict[str, str]) -> None:
         self.settle()
         target = self.source.fresh("x")
         self.source.line(f"if e - o >= {node.needs}:")
@@ -214,10 +213,10 @@ class Reader:
             self.refuse(f"{count} > {self.most_elements}")
         return count
 
-    def _many(self, node: low.Many) -> str:
+    def _many(self, node: types.Counted) -> str:
         count = self._count(node.smallest, node.negative_is_empty)
         target = self.source.fresh("l")
-        if isinstance(node.element, low.Fixed) and node.element.format in "bhiq":
+        if isinstance(node.element, types.Fixed) and node.element.format in "bhiq":
             unpack = self.source.constant(struct.unpack_from, "UNPACK")
             self.source.line(f'{target} = {unpack}(f">{{{count}}}{node.element.format}", b, o)')
             self.source.line(f"o += {count} * {node.smallest}")
@@ -225,13 +224,13 @@ class Reader:
             self._loop(count, (node.element,), [target])
         return target
 
-    def _table(self, node: low.Table, values: dict[str, str]) -> None:
+    def _table(self, node: Rows, values: dict[str, str]) -> None:
         count = self._count(node.smallest, negative_is_empty=False)
         targets = [self.source.fresh("l") for _ in node.columns]
         values.update(zip((column.name for column in node.columns), targets, strict=True))
         self._loop(count, node.columns, targets)
 
-    def _loop(self, count: str, elements: tuple[low.SchemaNode, ...], targets: list[str]) -> None:
+    def _loop(self, count: str, elements: tuple[FieldType, ...], targets: list[str]) -> None:
         line = self.source.line
         for target in targets:
             line(f"{target} = []")
@@ -253,7 +252,7 @@ def make_decoder(cls: type[Command], most_elements: int | None = None) -> Callab
     """
     source = Source()
     reader = Reader(source, most_elements)
-    values = reader.nodes(low.lower(cls.parts))
+    values = reader.nodes(cls.parts)
     reader.end()
     source.line(f"return {reader._make(cls, values)}")
     return source.compiled("decode", "b, o, e", cls.type_name)

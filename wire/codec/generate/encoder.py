@@ -1,4 +1,4 @@
-"""Generates encoders from the intermediate form: one that joins the frame, or one that returns its buffers."""
+"""Generates encoders from the fields of the schema: one that joins the frame, or one that returns its buffers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from segstore.wire.codec.generate.runtime import MAX_BODY, TooLong, check_list, size_of, text_bytes
 from segstore.wire.codec.generate.source import Source
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import FieldType, Nested, Rows, types
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,54 +67,54 @@ class Writer:
     def total(self) -> str:
         return " + ".join([*([str(self.constant_size)] if self.constant_size else []), *self.sizes]) or "0"
 
-    def nodes(self, nodes: tuple[low.SchemaNode, ...], value: str) -> None:
+    def nodes(self, nodes: tuple[FieldType, ...], value: str) -> None:
         for node in nodes:
             self.node(node, _attribute(value, node.name), value)
 
-    def node(self, node: low.SchemaNode, value: str, owner: str) -> None:
+    def node(self, node: FieldType, value: str, owner: str) -> None:
         source = self.source
         match node:
-            case low.Fixed(format="16s"):
+            case types.Fixed(format="16s"):
                 self.fixed("16s", f'{value}.int.to_bytes(16, "big")')
-            case low.Fixed(format=code):
+            case types.Fixed(format=code):
                 self.fixed(code, value)
-            case low.Number(members=members):
+            case types.EnumCode(members=members):
                 codes = source.constant({int(member): int(member) for member in members}, "CODES")
                 self.fixed("i", f"{codes}[{value}]")
-            case low.Constant(value=number):
+            case types.Marker(value=number):
                 self.fixed("i", str(number))
-            case low.Text():
+            case types.Text():
                 text = source.fresh("s")
                 source.line(f"{text} = {source.constant(text_bytes, 'TEXT')}({value})")
                 self.variable(text, f"len({text})", "bytes")
-            case low.Data(written=False):
+            case types.Blob(written=False):
                 self.fixed("i", "0")
-            case low.Data():
+            case types.Blob():
                 data, size = self._buffer(value)
                 self.fixed("i", size)
                 self.variable(data, size, "payload")
-            case low.Remainder():
+            case types.Rest():
                 data, size = self._buffer(value)
                 self.variable(data, size, "payload")
-            case low.ZeroRun():
+            case types.Zeros():
                 data, size = source.fresh("d"), source.fresh("n")
                 source.line(f"{size} = {value}")
                 source.line(f"if {size} > {MAX_BODY}: raise ValueError")
                 source.line(f"{data} = bytes({size})")
                 self.variable(data, size, "payload")
-            case low.Sized():
+            case types.SizedData():
                 self._sized(node, value, owner)
-            case low.TailNode(inner=inner):
+            case types.Tail(inner=inner):
                 self.node(inner, value, owner)
-            case low.Structure(record=record, nodes=nodes):
+            case Nested(record=record, parts=parts):
                 inner_value = source.fresh("c")
                 source.line(f"{inner_value} = {value}")
                 cls = source.constant(record, record.__name__)
                 source.line(f"if type({inner_value}) is not {cls}: raise TypeError")
-                self.nodes(nodes, inner_value)
-            case low.Many():
+                self.nodes(parts, inner_value)
+            case types.Counted():
                 self._many(node, value)
-            case low.Table(columns=columns):
+            case Rows(columns=columns):
                 self._table(columns, owner)
             case _:
                 raise TypeError(f"no encoder for {type(node).__name__}")
@@ -126,22 +126,21 @@ class Writer:
         self.source.line(f"{size} = len({data}) if type({data}) is bytes else {measure}({data})")
         return data, size
 
-    def _sized(self, node: low.Sized, value: str, owner: str) -> None:
+    def _sized(self, node: types.SizedData, value: str, owner: str) -> None:
         data, size = self._buffer(value)
-        width = struct.calcsize(">" + node.trailer_format)
-        self.fixed("i", f"{size} + {4 + width}")
+        self.fixed("i", f"{size} + {4 + node.width}")
         self.fixed("i", size)
         self.variable(data, size, "payload")
-        if width:
-            self.fixed_if(size, node.trailer_format, f"{_attribute(owner, node.trailer_name)}")
+        if node.trailer is not None:
+            self.fixed_if(size, node.trailer.format, f"{_attribute(owner, node.trailer.name)}")
 
-    def _many(self, node: low.Many, value: str) -> None:
+    def _many(self, node: types.Counted, value: str) -> None:
         source = self.source
         items, count = source.fresh("l"), source.fresh("n")
         source.line(f"{items} = {value}; {count} = len({items})")
         self._check(items)
         self.fixed("i", count)
-        if isinstance(node.element, low.Fixed) and node.element.format in "bhiq":
+        if isinstance(node.element, types.Fixed) and node.element.format in "bhiq":
             packed = source.fresh("t")
             pack = source.constant(struct.pack, "PACK")
             source.line(f'{packed} = {pack}(f">{{{count}}}{node.element.format}", *{items})')
@@ -150,7 +149,7 @@ class Writer:
         item = source.fresh("i")
         self._loop(f"for {item} in {items}:", ((node.element, item, item),))
 
-    def _table(self, columns: tuple[low.SchemaNode, ...], owner: str) -> None:
+    def _table(self, columns: tuple[FieldType, ...], owner: str) -> None:
         source = self.source
         names, items = [source.fresh("l") for _ in columns], [source.fresh("i") for _ in columns]
         for name, column in zip(names, columns, strict=True):
@@ -164,7 +163,7 @@ class Writer:
         check = self.source.constant(check_list, "CHECK")
         self.source.line(f"if type({items}) is not tuple: {check}({items})")
 
-    def _loop(self, head: str, elements: tuple[tuple[low.SchemaNode, str, str], ...]) -> None:
+    def _loop(self, head: str, elements: tuple[tuple[FieldType, str, str], ...]) -> None:
         source = self.source
         out, size = source.fresh("l"), source.fresh("n")
         source.line(f"{out} = []; {size} = 0")
@@ -198,7 +197,7 @@ def make_encoder(cls: type[Command], *, parts: bool = False) -> Callable[[Any], 
     source = Source()
     body = Writer(source)
     body.run = [("i", str(cls.code)), ("i", "size")]
-    body.nodes(low.lower(cls.parts), "c")
+    body.nodes(cls.parts, "c")
     if not body.sizes:
         body.run[1] = ("i", str(body.constant_size))  # every frame of this command has the same size
     body.flush()

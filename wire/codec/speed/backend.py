@@ -4,8 +4,8 @@ Invariant: each function here returns the result of the Python function that it 
 only where both would agree. A call of C returns a value, or None if Python has to answer.
 
 A node of a table is a tuple: the name of its operation, the index of its attribute in the record (-1 without one), a
-number, flags, an object and its inner nodes. `speed.h` documents their meaning for each operation. Every node of the
-intermediate form has its table, or compiling fails; no command is treated apart.
+number, flags, an object and its inner nodes. `speed.h` documents their meaning for each operation. Every field
+type has its table, or compiling fails; no command is treated apart.
 
 An extension that does not load, that was built for another version of segstore, or from other sources, as far as its
 types tell, is refused with a warning.
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 from segstore import __version__
 from segstore.wire.codec.generate import MAX_RUN, FrameRows, uuid_of
 from segstore.wire.codec.joining import nodes_of
-from segstore.wire.schema import lowering as low
+from segstore.wire.schema import FieldType, Nested, Rows, types
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -139,48 +139,48 @@ class Acknowledged(NamedTuple):
 
 def make_codec(speed: Any, commands: Iterable[type[Command]]) -> Any:
     """Returns the extension's codec of these commands. speed: the extension."""
-    shapes = tuple(_shape(speed, cls, low.lower(cls.parts), cls.code) for cls in commands)
+    shapes = tuple(_shape(speed, cls, cls.parts, cls.code) for cls in commands)
     nil = uuid_of(bytes(16))
     return speed.Codec(shapes, uuid.UUID, type(nil), nil.is_safe)
 
 
-def _shape(speed: Any, record: type[WireStruct], nodes: tuple[low.SchemaNode, ...], code: int = 0) -> Any:
+def _shape(speed: Any, record: type[WireStruct], nodes: tuple[FieldType, ...], code: int = 0) -> Any:
     names = record.__struct_fields__
     return speed.Shape(record, code, names, tuple(_table(speed, node, names) for node in nodes))
 
 
-def _table(speed: Any, node: low.SchemaNode, names: tuple[str, ...]) -> Table:
+def _table(speed: Any, node: FieldType, names: tuple[str, ...]) -> Table:
     """names: the attributes of the record; () for an inner node without attributes."""
 
     def table(what: str, number: int = 0, flags: int = 0, it: Any = None, inner: tuple[Table, ...] = ()) -> Table:
         return what, names.index(node.name) if names else -1, number, flags, it, inner
 
     match node:
-        case low.Fixed(format=code):
+        case types.Fixed(format=code):
             return table(_FIXED[code])
-        case low.Number(members=members, unknown=unknown):
+        case types.EnumCode(members=members, unknown=unknown):
             return table("number", it=unknown, inner=tuple(("member", -1, int(m), 0, m, ()) for m in members))
-        case low.Constant(value=value):
+        case types.Marker(value=value):
             return "constant", -1, value, 0, None, ()
-        case low.Text():
+        case types.Text():
             return table("text")
-        case low.Data():
+        case types.Blob():
             flags = _NEGATIVE_IS_EMPTY * node.negative_is_empty | _OPTIONAL * node.optional
             return table("data", flags=flags | _NOT_WRITTEN * (not node.written))
-        case low.Remainder():
+        case types.Rest():
             return table("remainder")
-        case low.ZeroRun():
+        case types.Zeros():
             return table("zero_run")
-        case low.Sized(trailer_name=trailer, trailer_format=code, missing=missing):
-            inner = (_table(speed, low.Fixed(trailer, code), names),) if code else ()
+        case types.SizedData(trailer=trailer, missing=missing):
+            inner = () if trailer is None else (_table(speed, trailer, names),)
             return table("sized", it=missing, inner=inner)
-        case low.TailNode(inner=inside, needs=needs, default=default):
+        case types.Tail(inner=inside, needs=needs, default=default):
             return table("tail", needs, it=default, inner=(_table(speed, inside, ()),))
-        case low.Structure(record=record, nodes=nodes):
-            return table("structure", it=_shape(speed, record, nodes))
-        case low.Many(element=element, smallest=smallest, negative_is_empty=lenient):
+        case Nested(record=record, parts=parts):
+            return table("structure", it=_shape(speed, record, parts))
+        case types.Counted(element=element, smallest=smallest, negative_is_empty=lenient):
             return table("many", smallest, _NEGATIVE_IS_EMPTY * lenient, inner=(_table(speed, element, ()),))
-        case low.Table(columns=columns, smallest=smallest):
+        case Rows(columns=columns, smallest=smallest):
             return "table", -1, smallest, 0, None, tuple(_table(speed, column, names) for column in columns)
         case _:
             raise TypeError(f"no table for {type(node).__name__}")
@@ -196,11 +196,11 @@ def _positions(cls: type[Command]) -> tuple[dict[str, int], int]:
     positions, at = {}, 8
     for node in nodes_of(cls):
         positions[node.name] = at
-        if isinstance(node, low.Fixed):
-            at += struct.calcsize(">" + node.format)
-        elif isinstance(node, low.Data):
+        if isinstance(node, types.Fixed):
+            at += node.size
+        elif isinstance(node, types.Blob):
             at += 4
-        elif not isinstance(node, low.Remainder):
+        elif not isinstance(node, types.Rest):
             raise TypeError(f"{cls.type_name}.{node.name} has no fixed width")
     return positions, at
 
@@ -209,8 +209,8 @@ def join_of(joined: Joined) -> tuple[Any, ...]:
     """The argument of the extension's `Frames` that joins whole appends to runs."""
     in_block, head = _positions(joined.block)
     in_end, size = _positions(joined.end)
-    formats = {node.name: _FIXED[node.format] for node in nodes_of(joined.end) if isinstance(node, low.Fixed)}
-    own = next(node.name for node in nodes_of(joined.end) if isinstance(node, low.Data))
+    formats = {node.name: _FIXED[node.format] for node in nodes_of(joined.end) if isinstance(node, types.Fixed)}
+    own = next(node.name for node in nodes_of(joined.end) if isinstance(node, types.Blob))
     return (
         joined.record,
         joined.number,
@@ -232,7 +232,7 @@ def join_of(joined: Joined) -> tuple[Any, ...]:
 def acks_of(acks: Acknowledged) -> tuple[Any, ...]:
     """The arguments of the extension's `Acks`: see `segstore.wire.blocks.acknowledger`."""
     at, size = _positions(acks.command)
-    numbers = {node.name for node in nodes_of(acks.command) if isinstance(node, low.Fixed) and node.format == "q"}
+    numbers = {node.name for node in nodes_of(acks.command) if isinstance(node, types.Fixed) and node.format == "q"}
     copied = at.keys() - {acks.key, acks.number, acks.before, acks.total}
     if not numbers.issuperset(at.keys() - {acks.key}):
         raise TypeError(f"{acks.command.type_name} has other fields than 64-bit numbers and a key")
@@ -249,7 +249,7 @@ def acks_of(acks: Acknowledged) -> tuple[Any, ...]:
 def run_of(cls: type[Command]) -> tuple[Any, ...]:
     """The argument of the extension's `Frames` for consecutive frames of one command."""
     _, size = _positions(cls)
-    formats = "".join(node.format for node in nodes_of(cls) if isinstance(node, low.Fixed))
+    formats = "".join(node.format for node in nodes_of(cls) if isinstance(node, types.Fixed))
     unpack = struct.Struct(">8x" + formats).iter_unpack
     return (lambda frames: FrameRows(frames, unpack)), struct.pack(">ii", cls.code, size - 8), size, MAX_RUN
 
@@ -259,6 +259,6 @@ def step_of(cls: type[Command], column: int, how: str, what: Any) -> tuple[Any, 
     if how == "constant":
         return column, how, -1, -1, what
     name, _, inner = what.partition(".")
-    records = {node.name: node.record for node in low.lower(cls.parts) if isinstance(node, low.Structure)}
+    records = {node.name: node.record for node in cls.parts if isinstance(node, Nested)}
     within = records[name].__struct_fields__.index(inner) if inner else -1
     return column, how, cls.__struct_fields__.index(name), within, None

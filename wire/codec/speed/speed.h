@@ -1,6 +1,6 @@
 /* segstore._speed: what its files share.
 
-   The extension knows no command. Python compiles the intermediate form (segstore.wire.schema.lowering) into a Shape
+   The extension knows no command. Python compiles the fields of the schema (segstore.wire.schema.types) into a Shape
    for each command and structure; read.c and write.c walk it. What they do not take, for whatever reason, they decline:
    they return "nothing" with no exception set, and the caller lets the Python codec start from scratch with the same
    arguments. So results that differ from the plain case, and all errors about bytes and values, come from Python alone.
@@ -36,7 +36,7 @@ _Static_assert(sizeof(Py_ssize_t) >= 8, "lengths of 32 bits are added to each ot
 
 /* --- shapes ------------------------------------------------------------------------------------------------------ */
 
-/* The nodes of the intermediate form; op_names in shape.c has their names in this order. */
+/* The types of fields; op_names in shape.c has their names in this order. */
 typedef enum {
     OP_INT8, OP_INT32, OP_INT64, OP_FLAG, OP_UUID, /* Fixed, by format */
     OP_NUMBER, OP_MEMBER,                          /* Number, and each member of its enum */
