@@ -20,12 +20,12 @@ import click
 
 from segstore.cli.api import URL, Api, completed, pass_api, quoted, read_token
 from segstore.cli.terminal import (
-    EXISTING_FILE,
     INPUT_FILE,
     Finite,
     Listing,
     NewPath,
     echo,
+    file_option,
     let_options_follow,
     scoped_name,
 )
@@ -45,12 +45,7 @@ _PAGE: Final = 500
     show_default=URL,
     help="Address of the HTTP API; the environment variable SEGSTORE_URL gives it, too.",
 )
-@click.option(
-    "--token-file",
-    type=EXISTING_FILE,
-    metavar="FILE",
-    help="File with the token of the server (serve --http-token-file).",
-)
+@file_option("--token-file", "File with the token of the server (serve --http-token-file).")
 @click.option("--json", "as_json", is_flag=True, help="Print the answers of the API as JSON.")
 @click.pass_context
 def ctl(context: click.Context, url: str, token_file: Path | None, as_json: bool) -> None:

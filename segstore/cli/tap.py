@@ -10,13 +10,9 @@ from typing import Any
 
 import click
 
-from segstore.cli.terminal import EXISTING_FILE, PORT, NewPath, announce_option, http_token_file
+from segstore.cli.terminal import NewPath, announce_option, ca_option, file_option, http_token_file, port_option
 
 _STORE = "Segment store to proxy right away; others are added when the controller names them."
-
-
-def _file(help_text: str) -> dict[str, Any]:
-    return {"type": EXISTING_FILE, "metavar": "FILE", "help": help_text}
 
 
 @click.command()
@@ -25,27 +21,11 @@ def _file(help_text: str) -> dict[str, Any]:
 @click.option(
     "--host", metavar="HOST", default="127.0.0.1", show_default=True, help="Address that all ports listen on."
 )
-@click.option(
-    "--port",
-    metavar="PORT",
-    type=PORT,
-    default=0,
-    show_default=True,
-    help="Port for the first store; further stores get the next ports. 0 picks free ports.",
-)
-@click.option(
-    "--controller-port",
-    metavar="PORT",
-    type=PORT,
-    default=0,
-    show_default=True,
-    help="Port for the controller (gRPC); 0 picks a free port.",
-)
-@click.option(
+@port_option("--port", "Port for the first store; further stores get the next ports. 0 picks free ports.", 0)
+@port_option("--controller-port", "Port for the controller (gRPC); 0 picks a free port.", 0)
+@port_option(
     "--http-port",
-    metavar="PORT",
-    type=PORT,
-    help="Port of the live page, the control API and metrics (HTTP); 0 picks a free port; disabled by default.",
+    "Port of the live page, the control API and metrics (HTTP); 0 picks a free port; disabled by default.",
 )
 @http_token_file
 @click.option(
@@ -56,9 +36,9 @@ def _file(help_text: str) -> dict[str, Any]:
     help="With an HTTP port: bytes of the latest traffic to keep in memory; 0 for none.",
 )
 @click.option("--published-host", metavar="NAME", help="Host name to announce to clients; default: --host.")
-@click.option("--ca", **_file("CA certificates to trust for tls:// (PEM); default: the system's."))
-@click.option("--tls-cert", **_file("Certificate of the tap's own ports, with its chain (PEM)."))
-@click.option("--tls-key", **_file("Key of the certificate (PEM)."))
+@ca_option
+@file_option("--tls-cert", "Certificate of the tap's own ports, with its chain (PEM).")
+@file_option("--tls-key", "Key of the certificate (PEM).")
 @click.option(
     "--record",
     type=NewPath(dir_okay=False, path_type=Path),
@@ -66,7 +46,7 @@ def _file(help_text: str) -> dict[str, Any]:
     help="Record the traffic of the stores to a new file, .wtrace, .jsonl or .pcapng, or to standard output (-).",
 )
 @click.option("--record-tokens", is_flag=True, help="Include delegation tokens in the recording.")
-@click.option("--faults", **_file("File with fault rules and toxics (YAML or JSON)."))
+@file_option("--faults", "File with fault rules and toxics (YAML or JSON).")
 @announce_option
 @click.option(
     "--log-level",

@@ -23,33 +23,48 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from segstore.outputs import never_wait
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 PORT: Final = click.IntRange(0, 65535)
 EXISTING_FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 INPUT_FILE: Final = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
 """A file, a pipe, or standard input (-)."""
-http_token_file: Final = click.option(
-    "--http-token-file",
-    type=EXISTING_FILE,
-    metavar="FILE",
-    help="File with the token that requests to the HTTP port must carry.",
-)
-announce_option: Final = click.option(
-    "--announce",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="Format of the line that announces the addresses.",
-)
 _LONGEST_LOGGED = 1_000
 MAX_WAIT_S = 1e6
 """The longest wait that an option sets: 11 days, which every timer of the system takes."""
+
+
+def port_option(name: str, text: str, default: int | None = None) -> Callable[[F], F]:
+    """Returns an option for a port; text: its help."""
+    return click.option(name, metavar="PORT", type=PORT, default=default, show_default=default is not None, help=text)
+
+
+def file_option(name: str, text: str, **more: Any) -> Callable[[F], F]:
+    """Returns an option for an existing file; text: its help."""
+    return click.option(name, type=EXISTING_FILE, metavar="FILE", help=text, **more)
+
+
+def choice_option(name: str, choices: Sequence[str], text: str) -> Callable[[F], F]:
+    """Returns an option for one of several words, of which the first is the default; text: its help."""
+    return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=text)
+
+
+ca_option: Final = file_option(
+    "--ca", "CA certificates to trust for tls:// (PEM); default: the system's.", is_eager=True
+)
+http_token_file: Final = file_option(
+    "--http-token-file", "File with the token that requests to the HTTP port must carry."
+)
+announce_option: Final = choice_option(
+    "--announce", ["text", "json"], "Format of the line that announces the addresses."
+)
 
 
 class Finite(click.FloatRange):

@@ -37,7 +37,7 @@ class InProcessCoordinator:
         self._delay_s = delay_s
         self._nodes: dict[str, Node] = {}
         self._watches: defaultdict[str, list[_Watch]] = defaultdict(list)
-        self._child_watches: defaultdict[str, list[_Watch]] = defaultdict(list)
+        """The watches of a node by its path, and of its children by its path with a slash behind it."""
         self._next_id = 1
         self.paused = False
         self._unnotified: list[InProcessSession] = []
@@ -104,8 +104,7 @@ class InProcessCoordinator:
         if parent and parent not in self._nodes:
             self.create(parent, b"", 0)
         self._nodes[path] = Node(data, 0, owner)
-        self._fire(self._watches, path)
-        self._fire(self._child_watches, parent)
+        self._fire(path, f"{parent}/")
 
     def get(self, path: str, watch: _Watch | None = None) -> Node | None:
         if watch is not None:
@@ -115,16 +114,16 @@ class InProcessCoordinator:
     def set(self, path: str, data: bytes, version: int) -> None:
         node = self._checked(path, version)
         self._nodes[path] = Node(data, node.version + 1, node.owner)
-        self._fire(self._watches, path)
+        self._fire(path)
 
     def delete(self, path: str, version: int) -> None:
         self._checked(path, version)
         self._remove(path)
 
     def children(self, path: str, watch: _Watch | None = None) -> list[str]:
-        if watch is not None:
-            self._child_watches[path.rstrip("/")].append(watch)
         start = path.rstrip("/") + "/"
+        if watch is not None:
+            self._watches[start].append(watch)
         return sorted(
             node[len(start) :] for node in self._nodes if node.startswith(start) and "/" not in node[len(start) :]
         )
@@ -132,12 +131,11 @@ class InProcessCoordinator:
     def forget_watches(self, session: InProcessSession) -> list[Watch]:
         """Removes and returns the watches of a session that has ended."""
         forgotten = []
-        for table in (self._watches, self._child_watches):
-            for path, waiting in list(table.items()):
-                forgotten += [watch for holder, watch in waiting if holder is session]
-                table[path] = [waiter for waiter in waiting if waiter[0] is not session]
-                if not table[path]:
-                    del table[path]
+        for path, waiting in list(self._watches.items()):
+            forgotten += [watch for holder, watch in waiting if holder is session]
+            self._watches[path] = [waiter for waiter in waiting if waiter[0] is not session]
+            if not self._watches[path]:
+                del self._watches[path]
         return forgotten
 
     def _checked(self, path: str, version: int) -> Node:
@@ -150,13 +148,12 @@ class InProcessCoordinator:
 
     def _remove(self, path: str) -> None:
         del self._nodes[path]
-        self._fire(self._watches, path)
-        self._fire(self._child_watches, path.rpartition("/")[0])
+        self._fire(path, path.rpartition("/")[0] + "/")
 
-    @staticmethod
-    def _fire(table: defaultdict[str, list[_Watch]], path: str) -> None:
-        for session, watch in table.pop(path, ()):
-            session.fire(watch)
+    def _fire(self, *paths: str) -> None:
+        for path in paths:
+            for session, watch in self._watches.pop(path, ()):
+                session.fire(watch)
 
 
 class InProcessSession(CoordinationSession):
@@ -208,17 +205,16 @@ class InProcessSession(CoordinationSession):
 
     async def _ask(self, request: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Executes a request after its delay, and returns after the reply's delay."""
-        self._check()
+        self._check_connection()
         await self.service.travel()
-        self._check()
+        self._check_connection()
         answer = request(*args, **named)
         await self.service.travel()
-        self._check()
+        self._check_connection()
         return answer
 
-    def _check(self) -> None:
-        if self._state.is_over:
-            raise errors.SessionExpired(f"session {self.session_id:#x} is {self._state.value}")
+    def _check_connection(self) -> None:
+        self.check()
         if self.expired and self.reachable:
             self.update()
             raise errors.SessionExpired(f"session {self.session_id:#x} has expired")

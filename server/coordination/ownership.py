@@ -141,19 +141,9 @@ class ContainerOwnership:
         self._read_again(container_id)
 
     @property
-    def served(self) -> set[int]:
-        """The containers currently served."""
-        return set(self._store.containers)
-
-    @property
     def _owned(self) -> set[int]:
         """The containers served, or to be opened on their first use."""
         return {*self._store.containers, *self._store.unopened}
-
-    @property
-    def epochs(self) -> dict[int, int]:
-        """The epoch of each served container."""
-        return {container_id: self._openings[container_id].epoch for container_id in self.served}
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Waits until the condition holds; it is checked after every change."""
@@ -363,12 +353,12 @@ class ContainerOwnership:
             lazily = container_id in self._had and not self._settings.preload and container_id not in self._wanted
             if lazily:
                 if container_id not in self._store.unopened:
-                    self._check(session)
+                    session.check()
                     self._store.unopened[container_id] = lambda: self._want(container_id)
                     self._notify()
                 return
             opening = await self._open(container_id)
-        self._check(session)
+        session.check()
         if opening.fenced:
             return
         self._store.unopened.pop(container_id, None)
@@ -398,11 +388,6 @@ class ContainerOwnership:
                 del self._openings[container_id]
             raise
         return opening
-
-    @staticmethod
-    def _check(session: CoordinationSession) -> None:
-        if session.state.is_over:
-            raise errors.SessionExpired(f"session {session.session_id:#x} has ended")
 
     def _want(self, container_id: int) -> None:
         self._wanted.add(container_id)

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from segstore.server.coordination.errors import SessionExpired
+
 
 class SessionState(Enum):
     """State of a session, as known to its holder."""
@@ -54,6 +56,11 @@ class CoordinationSession(ABC):
     @property
     def state(self) -> SessionState:
         return self._state
+
+    def check(self, path: str = "") -> None:
+        """Raises SessionExpired, about a request for `path`, if the session has ended."""
+        if self._state.is_over:
+            raise SessionExpired(f"session {self.session_id:#x} is {self._state.value}", path)
 
     def on_change(self, callback: Callable[[SessionState], None]) -> None:
         """Registers a callback that is called with each new state, in the loop's thread."""

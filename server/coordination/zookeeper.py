@@ -223,7 +223,7 @@ class ZooKeeperSession(CoordinationSession):
     async def _ask(self, path: str, name: str, *args: Any, **named: Any) -> Any:
         from kazoo import exceptions as kazoo_errors
 
-        self._check(path)
+        self._check_connection(path)
         answered: asyncio.Future[Any] = self._loop.create_future()
         self._answers.add(answered)
 
@@ -239,7 +239,7 @@ class ZooKeeperSession(CoordinationSession):
             kazoo_errors.OperationTimeoutError,
             kazoo_errors.ConnectionClosedError,
         ) as error:
-            self._check(path)
+            self._check_connection(path)
             raise errors.Disconnected(
                 f"the connection to ZooKeeper was lost during a request for {path}", path
             ) from error
@@ -257,9 +257,8 @@ class ZooKeeperSession(CoordinationSession):
         finally:
             self._answers.discard(answered)
 
-    def _check(self, path: str) -> None:
-        if self._state.is_over:
-            raise errors.SessionExpired(f"session {self.session_id:#x} is {self._state.value}", path)
+    def _check_connection(self, path: str) -> None:
+        self.check(path)
         if self._state is SessionState.SUSPENDED:
             raise errors.Disconnected(f"there is no connection to ZooKeeper at {self._hosts}", path)
 

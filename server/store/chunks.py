@@ -78,15 +78,15 @@ class ChunkPool:
         idle_bytes: bytes in idle chunks, including chunks with views.
     """
 
-    __slots__ = ("_counted", "_idle", "_max_idle_bytes", "idle_bytes", "memory")
+    __slots__ = ("_charged", "_idle", "_max_idle_bytes", "idle_bytes", "memory")
 
     def __init__(
         self, *, max_idle_bytes: int = _IDLE_BYTES, memory: MemoryAccount | None = None, counted: bool = True
     ) -> None:
         self.memory = MemoryAccount() if memory is None else memory
-        self._counted = counted
-        if counted and self.memory.limit is not None:
-            max_idle_bytes = min(max_idle_bytes, self.memory.limit // 8)
+        self._charged = self.memory if counted else MemoryAccount()
+        if self._charged.limit is not None:
+            max_idle_bytes = min(max_idle_bytes, self._charged.limit // 8)
         self._idle: dict[int, deque[Memory]] = {}
         """Idle chunks by size; the size that was released last comes last."""
         self._max_idle_bytes = max_idle_bytes
@@ -94,8 +94,7 @@ class ChunkPool:
 
     def check(self, size: int, *, frees: bool = False) -> None:
         """Raises `StoreFull` if chunks of `size` bytes would exceed the limit; see `MemoryAccount.check`."""
-        if self._counted:
-            self.memory.check(size, frees=frees)
+        self._charged.check(size, frees=frees)
 
     def take(self, sizes: Sequence[int], *, decided: bool = False) -> list[Memory]:
         """Returns chunks of exactly these sizes, with arbitrary content and without views.
@@ -106,8 +105,7 @@ class ChunkPool:
         if not decided:
             self.check(total)
         chunks = [self._take(size) for size in sizes]
-        if self._counted:
-            self.memory.charge(total)
+        self._charged.charge(total)
         return chunks
 
     def _take(self, size: int) -> Memory:
@@ -125,8 +123,7 @@ class ChunkPool:
         if isinstance(chunk, FileChunk):
             return
         size = len(chunk)
-        if self._counted:
-            self.memory.charge(-size)
+        self._charged.charge(-size)
         if not MAPPED_BYTES <= size <= self._max_idle_bytes:
             return
         self._idle.setdefault(size, deque()).append(chunk)

@@ -239,7 +239,7 @@ async def test_with_reconnect_a_store_owns_again_from_memory_and_lets_go_what_an
         await gone.wait()
         await stranger.create(container_path(0), b"stranger", ephemeral=True)
         await until(lambda: first.serves == {1, 2, 3})
-        assert 0 not in first.ownership.epochs
+        assert not first.epoch_of(0)
         assert first.reasons == []
     await stranger.aclose()
 

@@ -206,23 +206,17 @@ def _shown(config: StreamConfig) -> dict[str, Any]:
     return {"scaling": rate, "minimum": scaling.minimum, "retention": limits, "tags": list(config.tags)}
 
 
+def _number(option: str, least: int, most: int, text: str, **more: Any) -> Callable[[Any], Any]:
+    return click.option(option, type=click.IntRange(least, most), help=text, **more)
+
+
 _CONFIG: Final = (
-    click.option("--segments", type=click.IntRange(1, _MAX_INT), help="Number of segments, or the lowest with a rate."),
-    click.option(
-        "--event-rate", type=click.IntRange(1, _MAX_INT), metavar="N", help="Split segments above N events per second."
-    ),
-    click.option(
-        "--data-rate", type=click.IntRange(1, _MAX_INT), metavar="KB", help="Split segments above KB per second."
-    ),
-    click.option(
-        "--factor", type=click.IntRange(2, _MAX_INT), help="Number of segments that a split makes; default: 2."
-    ),
-    click.option(
-        "--keep-s", type=click.IntRange(1, _MAX_S), metavar="SECONDS", help="Truncate events older than this."
-    ),
-    click.option(
-        "--keep-bytes", type=click.IntRange(1, _MAX_LONG), metavar="BYTES", help="Truncate the stream to this size."
-    ),
+    _number("--segments", 1, _MAX_INT, "Number of segments, or the lowest with a rate."),
+    _number("--event-rate", 1, _MAX_INT, "Split segments above N events per second.", metavar="N"),
+    _number("--data-rate", 1, _MAX_INT, "Split segments above KB per second.", metavar="KB"),
+    _number("--factor", 2, _MAX_INT, "Number of segments that a split makes; default: 2."),
+    _number("--keep-s", 1, _MAX_S, "Truncate events older than this.", metavar="SECONDS"),
+    _number("--keep-bytes", 1, _MAX_LONG, "Truncate the stream to this size.", metavar="BYTES"),
     click.option("--tag", "tags", multiple=True, help="A tag of the stream; can be repeated."),
 )
 
@@ -382,13 +376,9 @@ async def show_table(admin: Admin, client: Client, table: Name) -> None:
     tables,
     "create",
     _table,
-    click.option(
-        "--partitions", type=click.IntRange(1, _MAX_INT), default=1, show_default=True, help="Number of its segments."
-    ),
-    click.option("--key-bytes", type=click.IntRange(1, _MAX_KEY_BYTES), required=True, help="Length of primary keys."),
-    click.option(
-        "--secondary-key-bytes", type=click.IntRange(0, _MAX_KEY_BYTES), default=0, help="Length of secondary keys."
-    ),
+    _number("--partitions", 1, _MAX_INT, "Number of its segments.", default=1, show_default=True),
+    _number("--key-bytes", 1, _MAX_KEY_BYTES, "Length of primary keys.", required=True),
+    _number("--secondary-key-bytes", 0, _MAX_KEY_BYTES, "Length of secondary keys.", default=0),
 )
 async def create_table(
     admin: Admin, client: Client, table: Name, partitions: int, key_bytes: int, secondary_key_bytes: int

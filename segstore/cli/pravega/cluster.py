@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from segstore.cli.terminal import EXISTING_FILE, Finite, Text
+from segstore.cli.terminal import Finite, Text, ca_option
 
 if TYPE_CHECKING:
     from segstore.client import Client, ClientSettings, StreamCut
@@ -63,38 +63,32 @@ def _property(text: str) -> tuple[str, str]:
     return name, value
 
 
+def _cluster(context: click.Context, _: click.Parameter, properties: tuple[str, ...]) -> ClusterOptions:
+    return ClusterOptions(context.params.pop("controller"), context.params.pop("ca"), properties)
+
+
+_controller_option: Final = click.option(
+    "-b",
+    "--controller",
+    metavar="URI",
+    is_eager=True,
+    default=lambda: os.environ.get("SEGSTORE_CONTROLLER", _URI),
+    show_default=_URI,
+    help="Controllers, tcp://HOST:PORT,… or tls://…; also read from SEGSTORE_CONTROLLER.",
+)
+_property_option: Final = click.option(
+    "-X",
+    "cluster",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_cluster,
+    help="A client setting; also read from SEGSTORE_CLIENT_NAME in the environment.",
+)
+
+
 def cluster_options(command: F) -> F:
     """Adds the options of a cluster; the command gets them as `cluster`."""
-
-    def made(context: click.Context, _: click.Parameter, properties: tuple[str, ...]) -> ClusterOptions:
-        return ClusterOptions(context.params.pop("controller"), context.params.pop("ca"), properties)
-
-    return click.option(
-        "-b",
-        "--controller",
-        metavar="URI",
-        is_eager=True,
-        default=lambda: os.environ.get("SEGSTORE_CONTROLLER", _URI),
-        show_default=_URI,
-        help="Controllers, tcp://HOST:PORT,… or tls://…; also read from SEGSTORE_CONTROLLER.",
-    )(
-        click.option(
-            "--ca",
-            is_eager=True,
-            type=EXISTING_FILE,
-            metavar="FILE",
-            help="CA certificates to trust for tls:// (PEM); default: the system's.",
-        )(
-            click.option(
-                "-X",
-                "cluster",
-                metavar="NAME=VALUE",
-                multiple=True,
-                callback=made,
-                help="A client setting; also read from SEGSTORE_CLIENT_NAME in the environment.",
-            )(command)
-        )
-    )
+    return _controller_option(ca_option(_property_option(command)))
 
 
 def cut_of(stream: tuple[str, str], text: str, takes: str) -> StreamCut:

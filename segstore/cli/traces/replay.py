@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from segstore.cli.terminal import PORT, announce_option, echo, http_token_file, log_to_stderr, reader_gone
+from segstore.cli.terminal import (
+    announce_option,
+    choice_option,
+    echo,
+    http_token_file,
+    log_to_stderr,
+    port_option,
+    reader_gone,
+)
 from segstore.cli.traces.records import PACE, TRACE, address, records_of, report_left_out
 
 if TYPE_CHECKING:
@@ -29,36 +37,23 @@ _MOST_PRINTED: Final = 100
 @click.command(short_help="Answer clients from a trace.")
 @TRACE
 @click.option("--host", metavar="HOST", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port", metavar="PORT", type=PORT, default=12345, show_default=True, help="Port to listen on; 0: a free port."
-)
-@click.option(
+@port_option("--port", "Port to listen on; 0: a free port.", 12345)
+@port_option(
     "--controller-port",
-    metavar="PORT",
-    type=PORT,
-    help="Also serve a controller. It answers with the calls of the trace, or else knows the streams that it names.",
+    "Also serve a controller. It answers with the calls of the trace, or else knows the streams that it names.",
 )
-@click.option(
-    "--http-port",
-    metavar="PORT",
-    type=PORT,
-    help="Port of the HTTP API, which lists the problems; 0 picks a free port; disabled by default.",
-)
+@port_option("--http-port", "Port of the HTTP API, which lists the problems; 0 picks a free port; disabled by default.")
 @http_token_file
 @announce_option
-@click.option(
+@choice_option(
     "--mode",
-    type=click.Choice(["strict", "match"]),
-    default="strict",
-    show_default=True,
-    help="strict requires the requests in the order of the trace; match accepts them in any order.",
+    ["strict", "match"],
+    "strict requires the requests in the order of the trace; match accepts them in any order.",
 )
-@click.option(
+@choice_option(
     "--missing",
-    type=click.Choice(["error", "close", "pass", "fail"]),
-    default="error",
-    show_default=True,
-    help="For requests that the trace cannot answer: reply with ErrorMessage, close the connection, forward them to "
+    ["error", "close", "pass", "fail"],
+    "For requests that the trace cannot answer: reply with ErrorMessage, close the connection, forward them to "
     "--upstream, or reply NoSuchSegment to them and all that follow, so that clients give up.",
 )
 @click.option("--upstream", type=address, metavar="HOST:PORT", help="Store to which --missing pass forwards requests.")

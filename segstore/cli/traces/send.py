@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from click.core import ParameterSource
 
-from segstore.cli.terminal import EXISTING_FILE, MAX_WAIT_S, Finite, Rereadable, echo
+from segstore.cli.terminal import EXISTING_FILE, MAX_WAIT_S, Finite, Rereadable, ca_option, echo, file_option
 from segstore.cli.traces.records import PACE, address, ignore_option, records_of, report_left_out
 from segstore.cli.traces.report import MASTER, errors_reported, spark_session
 
@@ -55,14 +55,10 @@ def upstream(text: str) -> tuple[Endpoint, bool]:
     help="Make the controller calls of the trace to this controller, and compare its answers. Credentials are read "
     "from SEGSTORE_CLIENT_USERNAME and SEGSTORE_CLIENT_PASSWORD, or SEGSTORE_CLIENT_BEARER_TOKEN.",
 )
-@click.option(
-    "--ca", type=EXISTING_FILE, metavar="FILE", help="CA certificates to trust for tls:// (PEM); default: the system's."
-)
-@click.option(
+@ca_option
+@file_option(
     "--token-file",
-    type=EXISTING_FILE,
-    metavar="FILE",
-    help="File with the delegation token of all requests; default: the controller's tokens, or else the trace's.",
+    "File with the delegation token of all requests; default: the controller's tokens, or else the trace's.",
 )
 @click.option("--all", "all_differences", is_flag=True, help="Continue after the first difference.")
 @PACE

@@ -170,23 +170,20 @@ class TableSegment:
             self._foreign = True
             return
         for entry in entries:
-            position = index.get(entry.key)
-            if position is not None:
-                self.live_bytes -= self._entry_bytes(position)
             if entry.value is None:
-                if position is not None:
-                    del index[entry.key]
-                    self._order.discard(entry.key)
-                    self.index_bytes -= _key_bytes(entry.key)
+                self.forget((entry.key,))
                 continue
+            position = index.get(entry.key)
             if position is None:
                 self._order.add(entry.key)
                 self.index_bytes += _key_bytes(entry.key)
+            else:
+                self.live_bytes -= self._entry_bytes(position)
             index[entry.key] = entry.offset
             self.live_bytes += entry.end - entry.offset
 
     def forget(self, keys: Iterable[bytes]) -> None:
-        """Removes keys of a fixed-key table from the index; ignores keys that it does not have."""
+        """Removes keys from the index; ignores keys that it does not have."""
         for key in keys:
             position = self._index.pop(key, None)
             if position is not None:

@@ -51,4 +51,4 @@ class Store:
 
     def epoch_of(self, container_id: int) -> int:
         """Under which a container is served; 0 where it is not."""
-        return self.ownership.epochs.get(container_id, 0)
+        return self.ownership._openings[container_id].epoch if container_id in self.serves else 0

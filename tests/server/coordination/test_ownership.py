@@ -136,7 +136,7 @@ async def test_a_container_that_is_anothers_is_unloaded_at_once(cluster: Cluster
     assert cluster.storage.closed == [(0, epoch, container)]
     kept = await cluster.storage.open(0, lambda: None)
     assert isinstance(kept[1], Container)
-    assert 0 not in cluster.first.ownership.epochs
+    assert not cluster.first.epoch_of(0)
 
 
 @pytest.mark.seed("57.5")

@@ -19,17 +19,17 @@ from tests.server.coordination.virtual_time import run
 async def test_a_waiter_for_a_condition_is_woken_by_the_change_that_makes_it_true(cluster: Cluster) -> None:
     ownership, session = cluster.first.ownership, cluster.session_of(cluster.first)
     await opened_by_another(cluster)
-    await ownership.until(lambda: not ownership.served)
+    await ownership.until(lambda: not cluster.first.serves)
     await ownership.until(lambda: ownership.owns(0))
     assert not cluster.first.store.containers.keys() & {0}, "not opened yet"
     cluster.first.first_uses[0]()
-    await ownership.until(lambda: ownership.served == {0, 2})
+    await ownership.until(lambda: cluster.first.serves == {0, 2})
     assert cluster.session_of(cluster.first) is not session
     cluster.service.cut(cluster.session_of(cluster.first).session_id)
     await ownership.until(lambda: cluster.session_of(cluster.first).state is SessionState.SUSPENDED)
     cluster.service.heal(cluster.session_of(cluster.first))
     await ownership.until(lambda: cluster.session_of(cluster.first).state is SessionState.CONNECTED)
-    waiting = [asyncio.create_task(ownership.until(lambda: len(ownership.served) == CONTAINERS)) for _ in range(3)]
+    waiting = [asyncio.create_task(ownership.until(lambda: len(cluster.first.serves) == CONTAINERS)) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[1].cancel()
     await cluster.second.ownership.stop()
@@ -179,12 +179,11 @@ async def test_a_store_gives_up_the_containers_with_the_highest_numbers_above_it
 
 @played(session_expired_policy="reconnect")
 async def test_a_container_that_its_journal_lost_is_opened_again_under_the_next_epoch(cluster: Cluster) -> None:
-    ownership = cluster.first.ownership
-    before, kept = ownership.epochs, ownership.epochs[2]
+    before, kept = cluster.first.epoch_of(0), cluster.first.epoch_of(2)
     cluster.storage.fence[0]()
     assert cluster.first.serves == {2}
     await cluster.until(lambda: cluster.first.serves == {0, 2})
-    assert ownership.epochs == {0: before[0] + 1, 2: kept}
+    assert (cluster.first.epoch_of(0), cluster.first.epoch_of(2)) == (before + 1, kept)
 
 
 @looped(("at", "changed"), [("open", False), ("epoch", False), ("epoch", True)])
