@@ -130,7 +130,8 @@ class Read(NamedTuple):
 
 class Changed(NamedTuple):
     """A change of a segment that was applied. what: created, sealed, deleted, truncated, merged, described; deleting
-    when a deletion is requested, not deleted when it fails.
+    when a deletion is requested, not deleted when it fails; truncating or merging if the request has no reply: it may
+    have been applied.
 
     offset: of a truncation its offset, of a merge or a description the length afterwards, else -1. source: the merged
     segment. start: the first offset of a described segment. is_sealed: of a described segment. asked: the request.
@@ -143,15 +144,6 @@ class Changed(NamedTuple):
     source: str = ""
     start: int = 0
     is_sealed: bool = False
-
-
-class Lost(NamedTuple):
-    """A request without a reply: it may have been applied. what: truncated, merged. source: of a merge."""
-
-    segment: str
-    what: str
-    source: str = ""
-    offset: int = -1
 
 
 # --- registers: keys of tables, attributes, lengths for conditional appends -------------------------------------------
