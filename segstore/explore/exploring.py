@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import inspect
 import logging
 import time
 from collections import Counter
@@ -52,7 +51,7 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
         TimeoutError: The run without faults does not end.
         ValueError: The results of the run without faults differ from `wanted`, nothing can match `match`, a pattern
             selects no failure, no run has the name `only`, or `jobs` is less than 1.
-        TypeError: `check` is an async function.
+        TypeError: `check` returned something else than text or None.
         FilterError: For `match`.
         NotPrepared: The preparation failed.
         CommandError: The client is a command that cannot be started.
@@ -62,8 +61,6 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
     setting = ExplorerSetting(client, **options)
     if setting.jobs is not None and setting.jobs < 1:
         raise ValueError(f"jobs: {setting.jobs} is less than 1")
-    if inspect.iscoroutinefunction(setting.check):
-        raise TypeError("check: an async function; give a function that returns text or None")
     until_s = inf if setting.budget_s is None or setting.only else time.monotonic() + setting.budget_s
     if setting.match.strip():
         check_possible(parse_filter(setting.match), "log")

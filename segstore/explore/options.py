@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Client = Callable[[Any], Awaitable[Any]]
 """Called with an `ExploredCluster`; returns when it is done. The bytes that it returns are what it has printed."""
+Check = Callable[[Any], str | Awaitable[str | None] | None]
 Segments = Mapping[str, Sequence[bytes]]
 Tell = Callable[[int, int, "Finding | None"], object]
 """Takes progress: the number of runs so far, the total, and the finding of the last run, if any."""
@@ -29,8 +30,8 @@ class ExploreOptions(TypedDict, total=False):
             `failures` and `budget_s` say.
         timeout_s: After this time a client has hung; 5 by default.
         keep_order: Whether each writer's events must keep their order; true by default.
-        check: Called after each run with the cluster; returns what else is broken, as "kind: text", or None;
-            may raise AssertionError.
+        check: A function, or a coroutine function, that is called after each run with the cluster; returns what else
+            is broken, as "kind: text", or None; may raise AssertionError.
         stores: The number of stores; containers move with two or more.
         tokens: Whether the stores check delegation tokens, which the controller gives and which can expire.
         prepare: Called once with a cluster; each run starts with the state that it leaves.
@@ -50,7 +51,7 @@ class ExploreOptions(TypedDict, total=False):
     only: str
     timeout_s: float
     keep_order: bool
-    check: Callable[[Any], str | None] | None
+    check: Check | None
     stores: int
     tokens: bool
     prepare: Client | None
@@ -80,7 +81,7 @@ class ExplorerSetting(NamedTuple):
     only: str = ""
     timeout_s: float = 5.0
     keep_order: bool = True
-    check: Callable[[Any], str | None] | None = None
+    check: Check | None = None
     stores: int = 1
     tokens: bool = False
     prepare: Client | None = None
