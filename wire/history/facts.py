@@ -32,6 +32,11 @@ class Place(NamedTuple):
     connection: int
     time_ns: int
 
+    @property
+    def order(self) -> tuple[int, str, int, int]:
+        """Sorts the facts of a key: by time, then by place."""
+        return self.time_ns, self.file, self.block, self.record
+
 
 class Fact(NamedTuple):
     """Something that happened to a key. place: of the request, or of the reply if it is about the reply."""

@@ -102,7 +102,7 @@ class SegmentFold:
         if known is None:
             segment = self._segment(name)
             writer = segment.writer(writer_name)
-            known = self._links[place[0], place[3], name, writer_name] = segment, writer, writer.link(place)
+            known = self._links[place[0], place[3], name, writer_name] = segment, writer, Link()
         return known
 
     def _broken(
