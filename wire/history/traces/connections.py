@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from segstore.wire.blocks import frame_header
-from segstore.wire.codec import decode
+from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.commands import (
     AppendBlock,
     AppendBlockEnd,
@@ -36,16 +36,20 @@ from segstore.wire.history.facts import (
     Waiting,
     segment_key,
 )
-from segstore.wire.history.traces.group_facts import assignments
-from segstore.wire.history.traces.protocol import APPENDS, ConnectionWriter, ProtocolCheck, every_key, is_beginning
+from segstore.wire.history.traces.protocol import (
+    APPENDS,
+    PARTIAL,
+    ConnectionWriter,
+    ProtocolCheck,
+    every_key,
+    is_beginning,
+)
 from segstore.wire.history.traces.register_facts import OF_REGISTERS
-from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, deleting
+from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, assignments, deleting
 from segstore.wire.schema import Command
 from segstore.wire.trace import Direction, Record, RecordKind, unpack_data
 
 _ANSWERED: Final = {**OF_SEGMENTS, **OF_REGISTERS}
-_PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
-_HEADER_BYTES: Final = 8
 _ANY: Final = (1 << 63) - 1
 """In place of the last number of appends that are not known."""
 UNRECORDED: Final = "the recording began after the set-up of the writer"
@@ -177,7 +181,7 @@ def _data_of(end: AppendBlockEnd, block: AppendBlock | None) -> bytes | None:
         return bytes(block.data)
     whole = bytes(block.data[: end.size_of_whole_events])
     rest = block.data[end.size_of_whole_events :]
-    if rest[:4] != _PARTIAL:
+    if rest[:4] != PARTIAL:
         return whole
-    size = int.from_bytes(rest[4:_HEADER_BYTES], "big")
-    return b"".join((whole, rest[_HEADER_BYTES : _HEADER_BYTES + size], end.data))
+    size = int.from_bytes(rest[4:HEADER_BYTES], "big")
+    return b"".join((whole, rest[HEADER_BYTES : HEADER_BYTES + size], end.data))

@@ -37,7 +37,7 @@ from segstore.wire.commands import (
 )
 from segstore.wire.errors import WireError
 from segstore.wire.history.facts import Broken, Finding, Key, Open, Place, Waiting, segment_key
-from segstore.wire.history.traces.group_facts import OF_GROUPS
+from segstore.wire.history.traces.segment_facts import OF_GROUPS
 from segstore.wire.protocol import ANSWERS, answer_key
 from segstore.wire.request_id import flow_of
 from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, Command, Unknown
@@ -59,7 +59,7 @@ _TO_CLIENT: Final = frozenset(kind for kind in COMMANDS.values() if kind.is_repl
 _ANSWERED: Final = frozenset(kind for kind in COMMANDS.values() if kind.type_name in ANSWERS)
 _TO_APPENDS: Final = ANSWERS[AppendBlockEnd.type_name] | ANSWERS[ConditionalAppend.type_name]
 _PADDING: Final = (-1).to_bytes(4, "big", signed=True)
-_PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
+PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
 
 
 def is_beginning(data: bytes) -> bool:
@@ -90,19 +90,6 @@ class ConnectionWriter:
     fresh: how many were sent since the set-up. name: its id as text. segment, key, has_group: see `name_segment`.
     is_judged: whether facts of its segment are wanted.
     """
-
-    __slots__ = (
-        "acked",
-        "appends",
-        "fresh",
-        "has_group",
-        "highest",
-        "is_judged",
-        "is_set_up",
-        "key",
-        "name",
-        "segment",
-    )
 
     def __init__(self, writer_id: UUID) -> None:
         self.name, self.segment = str(writer_id), ""
@@ -382,7 +369,7 @@ class ProtocolCheck(ABC):
             head = bytes(block.data[whole : whole + HEADER_BYTES])
             if (
                 len(head) < HEADER_BYTES
-                or head[:4] not in (_PADDING, _PARTIAL)
+                or head[:4] not in (_PADDING, PARTIAL)
                 or int.from_bytes(head[4:], "big") > size - whole - HEADER_BYTES
             ):
                 text = f"the {size - whole} bytes after the whole events are neither padding nor a partial event"

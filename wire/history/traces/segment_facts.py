@@ -1,4 +1,4 @@
-"""Facts of requests about segments.
+"""Facts of requests about segments, and of appends to the stream that has the state of a reader group.
 
 `OF_SEGMENTS` maps a request's type to a function of the reply's place, the request and the reply; None if there was no
 reply, which leaves open whether the request was applied.
@@ -10,8 +10,23 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from segstore.wire import commands as c
-from segstore.wire.history.facts import Changed, Fact, Passed, Place, Read, Waiting, positions_key, segment_key
+from segstore.wire.blocks import EVENT_HEADER_BYTES
+from segstore.wire.history.facts import (
+    Changed,
+    Fact,
+    GroupUpdate,
+    Passed,
+    Place,
+    Read,
+    Waiting,
+    positions_key,
+    segment_key,
+)
+from segstore.wire.reader_groups import decode_updates
 from segstore.wire.schema import Command
+
+OF_GROUPS: Final = "/_RG"
+"""Part of the names of segments that may have such a state."""
 
 Maker = Callable[[Place, Waiting, Command | None], Iterator[Fact]]
 
@@ -100,3 +115,20 @@ OF_SEGMENTS: Final[dict[type[Command], Maker]] = {
     c.MergeSegmentsBatch: _merged,
     c.GetStreamSegmentInfo: _described,
 }
+
+
+def assignments(place: Place, segment: str, append: Waiting) -> Iterator[Fact]:
+    """Yields the update of a group's state in an acknowledged append; nothing for unconditional appends.
+
+    place: of the acknowledgement. segment: its name contains `OF_GROUPS`.
+    """
+    command = append.command
+    if not hasattr(command, "expected_offset"):
+        return
+    data = bytes(command.event.data if hasattr(command, "event") else command.data[EVENT_HEADER_BYTES:])
+    try:
+        updates = decode_updates(data)
+    except ValueError:
+        return  # another application's stream that has such a name
+    end = command.expected_offset + EVENT_HEADER_BYTES + len(data)
+    yield Fact(positions_key(segment), place, GroupUpdate(segment, command.expected_offset, end, tuple(updates)))
