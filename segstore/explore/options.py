@@ -6,6 +6,8 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
+from segstore.explore.commands import CommandClient, names_place
+
 if TYPE_CHECKING:
     from segstore.explore.exploring import Plan
     from segstore.explore.results import Finding
@@ -17,7 +19,7 @@ Check = Callable[[Any], str | Awaitable[str | None] | None]
 Segments = Mapping[str, Sequence[bytes]]
 Tell = Callable[[int, int, "Finding | None"], object]
 """Takes progress: the number of runs so far, the total, and the finding of the last run, if any."""
-_REPEATING: Final = ("stores", "timeout_s", "prepare", "keep_order", "tokens")
+_REPEATING: Final = ("stores", "timeout_s", "prepare", "check", "keep_order", "tokens", "with_http")
 
 
 class ExploreOptions(TypedDict, total=False):
@@ -41,7 +43,7 @@ class ExploreOptions(TypedDict, total=False):
         budget_s: Seconds after which no run starts.
         seed: Chooses the order of equals; 0 for the order of the run.
         jobs: The number of runs side by side; two for each core by default.
-        with_http: Whether each cluster serves the HTTP API.
+        with_http: Whether each cluster serves the HTTP API, also without a command that names it.
         started: Called with the plan before the first run with a failure.
         tell: Called after each run.
     """
@@ -102,6 +104,12 @@ class ExplorerSetting(NamedTuple):
     def side_by_side(self) -> int:
         """The number of runs side by side."""
         return self.jobs or 2 * (os.cpu_count() or 1)
+
+    @property
+    def needs_http(self) -> bool:
+        """Whether each cluster serves the HTTP API."""
+        commands = (client for client in (self.client, self.prepare) if isinstance(client, CommandClient))
+        return self.with_http or any(names_place(command.words, "http") for command in commands)
 
     @property
     def repeating(self) -> dict[str, object]:

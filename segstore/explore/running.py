@@ -197,7 +197,7 @@ class Run:
 
 
 def _cluster(setting: ExplorerSetting) -> ExploredCluster:
-    return ExploredCluster(setting.stores, http_port=0 if setting.with_http else None, tokens=setting.tokens)
+    return ExploredCluster(setting.stores, http_port=0 if setting.needs_http else None, tokens=setting.tokens)
 
 
 async def prepared(setting: ExplorerSetting, prepare: Client) -> ExplorerSetting:

@@ -377,11 +377,11 @@ async def test_a_check_of_ones_own_is_asked_after_each_run() -> None:
         writer,
         match="type = HELLO",
         failures=["cut before"],
-        check=lambda mock: "attributes: too few" if SEGMENT in mock.segments else None,
+        check=lambda mock: "attributes: too few\0" if SEGMENT in mock.segments else None,
     )
     assert [(finding.name, finding.broken) for finding in explored.findings] == [
-        ("without a fault", ("attributes: too few",)),
-        ("cut before at HELLO 1", ("attributes: too few",)),
+        ("without a fault", ("attributes: too few\\u0000",)),
+        ("cut before at HELLO 1", ("attributes: too few\\u0000",)),
     ]
 
     def asserts(mock: ExploredCluster) -> None:
@@ -395,6 +395,7 @@ async def test_a_check_of_ones_own_is_asked_after_each_run() -> None:
     for check in checks:
         explored = await explore(writer, match="type = HELLO", failures=["cut before"], check=check)
         assert [finding.broken for finding in explored.findings] == [("check: too many",)] * 2
+        assert explored.findings[1].pytest.endswith(", check=check)")
 
 
 async def test_a_check_that_hangs_is_a_finding() -> None:
