@@ -140,14 +140,14 @@ class RegisterFold:
         others = _others_write(operations, unknown, initial, versions=versions)
         if others and is_one:
             yield Open("not-linearizable", self.key, FOREIGN)
-        others = others or not is_one
         verdict = None
         if versions:
             verdict = self._version_backwards(register, operations) or self._other_value(register, operations)
         if verdict is not None:
             yield verdict
-        else:
-            yield from self._order(register, [*operations, *unknown], initial, versions=versions, others=others)
+            return
+        others = others or not is_one
+        yield from self._order(register, [*operations, *unknown], initial, versions=versions, others=others)
 
     def _broken(self, rule: str, text: str, operations: Sequence[_Done], expected: Any, actual: Any) -> Broken:
         places = sorted(
@@ -190,11 +190,8 @@ class RegisterFold:
     def _order(
         self, register: str, operations: list[_Done], initial: Any, *, versions: bool, others: bool
     ) -> Iterator[Broken | Open]:
-        def explained(some: Sequence[_Done], unconditional: _Done | None = None) -> bool | None:
-            steps = [_step(done, versions=versions) for done in some if done is not unconditional]
-            if unconditional is not None:
-                value = unconditional.value._replace(expected=None)
-                steps.append(_step(unconditional._replace(value=value), versions=versions))
+        def explained(some: Sequence[_Done]) -> bool | None:
+            steps = [_step(done, versions=versions) for done in some]
             return is_linearizable(steps, initial, versions=versions, others=others)
 
         verdict = explained(operations)
@@ -204,8 +201,11 @@ class RegisterFold:
             return
         fewest = _fewest(operations, lambda some: explained(some) is False, versions=versions)
         shown = "; ".join(map(str, fewest[-_SHOWN:]))
-        for done in reversed(fewest):
-            if done.value.expected is not None and done.value.outcome == "ok" and explained(fewest, done):
+        for index, done in reversed([*enumerate(fewest)]):
+            if done.value.expected is None or done.value.outcome != "ok":
+                continue
+            unconditional = done._replace(value=done.value._replace(expected=None))
+            if explained([*fewest[:index], unconditional, *fewest[index + 1 :]]):
                 text = f"an update of {register} succeeded though its content was not what the update names: {shown}"
                 yield self._broken("false-compare-and-set", text, fewest, done.value.expected, None)
                 return
