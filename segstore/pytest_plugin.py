@@ -70,17 +70,18 @@ class UnmatchedFault(pytest.PytestWarning):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("segstore", "mock segment store").addoption(
+    group = parser.getgroup("segstore", "mock segment store")
+    group.addoption(
         "--segstore-record",
         metavar="DIR",
         help="record the traffic of each test's mock stores as a trace of its own, DIR/<test name>.jsonl",
     )
-    parser.getgroup("segstore").addoption(
+    group.addoption(
         "--segstore-record-tokens",
         action="store_true",
         help="include delegation tokens in these traces, instead of asterisks",
     )
-    parser.getgroup("segstore").addoption(
+    group.addoption(
         "--segstore-check",
         action="store_true",
         help="judge what each test's mock stores and their clients did: a broken rule fails the test",

@@ -251,8 +251,10 @@ async def run_once(setting: ExplorerSetting, *injections: Injection) -> Run:
         fired = {decision.rule for decision in mock.faults.decisions} - run.impossible.keys()
         run.is_made = fired.issuperset(map(str, injections))
         run.faulty = frozenset(decision.connection for decision in mock.faults.decisions)
-        run.points = points_of(requests)
-        run.chosen = points_of(requests, {seen.number for seen in mock.requests(setting.match)})
+        points = points_of(requests)
+        matching = {seen.number for seen in mock.requests(setting.match)}
+        run.points = list(points.values())
+        run.chosen = [point for number, point in points.items() if number in matching]
         run.waiting = _waiting(requests) if run.is_hung else ()
     run.stderr, run.records = mock.stderr, recorder.records()
     return run

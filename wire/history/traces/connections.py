@@ -12,16 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from segstore.wire import commands as c
 from segstore.wire.blocks import frame_header
 from segstore.wire.codec import HEADER_BYTES, decode
-from segstore.wire.commands import (
-    AppendBlock,
-    AppendBlockEnd,
-    AppendSetup,
-    ConditionalAppend,
-    DataAppended,
-    DeleteSegment,
-)
 from segstore.wire.errors import WireError
 from segstore.wire.history.facts import (
     Acked,
@@ -119,20 +112,20 @@ class ConnectionFold(ProtocolCheck):
 
     def _wait(self, place: Place, command: Any) -> None:
         super()._wait(place, command)
-        if type(command) is DeleteSegment:
+        if type(command) is c.DeleteSegment:
             self._findings += deleting(Waiting(command, place))
 
     def _sent(
-        self, place: Place, writer: ConnectionWriter, command: Any, number: int, block: AppendBlock | None
+        self, place: Place, writer: ConnectionWriter, command: Any, number: int, block: c.AppendBlock | None
     ) -> None:
         if writer.key is None:
             self._unrecorded += 1
         if not writer.is_judged:
             return
         count, expected = 1, None
-        if type(command) is AppendBlockEnd:
+        if type(command) is c.AppendBlockEnd:
             count, data = command.num_events, _data_of(command, block)
-        elif type(command) is ConditionalAppend:
+        elif type(command) is c.ConditionalAppend:
             data = frame_header(len(command.event.data)) + command.event.data
             expected = command.expected_offset
         else:
@@ -142,7 +135,7 @@ class ConnectionFold(ProtocolCheck):
 
     def _replied(self, place: Place, command: Any) -> None:
         answered = self._reply(place, command)
-        if type(command) is not DataAppended:
+        if type(command) is not c.DataAppended:
             if answered:
                 self._findings += self._facts(place, answered[-1], command)
             return
@@ -158,7 +151,7 @@ class ConnectionFold(ProtocolCheck):
             self._findings += (step for append in answered for step in assignments(place, writer.segment, append))
 
     def _facts(self, place: Place, request: Waiting, reply: Command) -> Iterable[Finding]:
-        if isinstance(reply, AppendSetup):
+        if isinstance(reply, c.AppendSetup):
             writer = self._writer(reply.writer_id)
             writer.name_segment(reply.segment, self._is_judged)
             set_up = SetUp(reply.segment, writer.name, reply.last_event_number, request.place)
@@ -166,14 +159,14 @@ class ConnectionFold(ProtocolCheck):
         append = request.command
         if type(append) in APPENDS:
             failed = self._writer(append.writer_id)
-            number = append.last_event_number if isinstance(append, AppendBlockEnd) else append.event_number
+            number = append.last_event_number if isinstance(append, c.AppendBlockEnd) else append.event_number
             refused = Refused(failed.segment, failed.name, number)
             return () if failed.key is None else [Fact(failed.key, place, refused)]
         make = _ANSWERED.get(type(append))
         return () if make is None else make(place, request, reply)
 
 
-def _data_of(end: AppendBlockEnd, block: AppendBlock | None) -> bytes | None:
+def _data_of(end: c.AppendBlockEnd, block: c.AppendBlock | None) -> bytes | None:
     """Returns the bytes of an append block: whole events, and the event that crosses its end; None without a block."""
     if block is None:
         return bytes(end.data) if len(end.data) == end.size_of_whole_events else None
