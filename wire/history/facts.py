@@ -1,7 +1,8 @@
 """What folds take and return: facts about one key, verdicts, and questions that stay open.
 
-A fact has a key: its kind ("segment", "writer", …) and a name. Its value is a record of this module, which traces and
-users' own histories both become. Times are in ns since 1970. All values can be pickled.
+A fact has a key: its kind ("segment", "register", …) and a name. Its value is a record of this module, which traces and
+users' own histories both become, or `lines.Told`, an operation that histories alone have. Times are in ns since 1970.
+All values can be pickled.
 """
 
 from __future__ import annotations
@@ -190,26 +191,6 @@ class Transaction(NamedTuple):
     writer: str = ""
 
 
-class Assignment(NamedTuple):
-    """A change of the assignment of a reader group's segments.
-
-    what: acquired, released, or gone (a reader left). reader: its name. segment: "" for all segments. is_certain: it
-    was carried out.
-    """
-
-    what: str
-    reader: str
-    segment: str = ""
-    is_certain: bool = True
-
-
-class Checkpoint(NamedTuple):
-    """A complete checkpoint of a reader group. positions: (segment, offset) of its segments."""
-
-    name: str
-    positions: tuple[tuple[str, int], ...]
-
-
 class GroupUpdate(NamedTuple):
     """An update of the state of a reader group. group: the segment that has it. order, end: its offset, and the end.
 
@@ -252,25 +233,6 @@ class LoggedEvent(NamedTuple):
     invoked: Place
     segment: str = ""
     routing_key: str | None = None
-
-
-class Noted(NamedTuple):
-    """A writer noted a time. None: the writer ended, and its time no longer counts.
-
-    invoked: of the operation. is_certain: the time was noted.
-    """
-
-    writer: str
-    time: int | None
-    invoked: Place
-    is_certain: bool
-
-
-class Window(NamedTuple):
-    """A reader was told a time window of a stream: all events before `lower` were read. invoked: of the operation."""
-
-    lower: int
-    invoked: Place
 
 
 class Waiting(NamedTuple):
