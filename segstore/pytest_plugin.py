@@ -216,9 +216,8 @@ class _Recordings:
 
         for path in filter(Path.exists, self._made):
             report = check([path])
-            if not report.broken:
-                continue
-            broken = without_injected(report.broken, dict(records_of([str(path)], [], set())).__getitem__)
+            records = dict(records_of([str(path)], [], set())) if report.broken else {}
+            broken = without_injected(report.broken, records.__getitem__)
             if not broken:
                 continue
             assert self._of_broken is not None, "it is judged"

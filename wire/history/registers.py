@@ -12,11 +12,10 @@ grows with the operations.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import chain
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -159,15 +158,18 @@ class RegisterFold:
     def _version_backwards(self, register: str, operations: list[_Done]) -> Broken | None:
         """Checks that an update which starts after another update has ended has the higher version."""
         updates = [done for done in operations if done.value.what == "put" and done.value.outcome == "ok"]
-        by_end = sorted(updates, key=lambda done: done.end)
-        ends = [done.end for done in by_end]
-        highest = list(accumulate(by_end, _higher))
+        ending = deque(sorted(updates, key=lambda done: done.end))
+        highest: _Done | None = None
         by_version: dict[int, _Done] = {}
         for update in sorted(updates, key=lambda done: done.start):
-            version, ended = update.value.version, bisect_left(ends, update.start)
+            while ending and ending[0].end < update.start:
+                ended = ending.popleft()
+                if highest is None or ended.value.version > highest.value.version:
+                    highest = ended
+            version = update.value.version
             earlier = by_version.setdefault(version, update)
-            if earlier is update and ended and highest[ended - 1].value.version > version:
-                earlier = highest[ended - 1]
+            if earlier is update and highest is not None and highest.value.version > version:
+                earlier = highest
             if earlier is not update:
                 before = earlier.value.version
                 text = f"an update of {register} has version {version}, after an update with version {before}"
@@ -211,10 +213,6 @@ class RegisterFold:
                 return
         text = f"no order of these operations on {register} explains their results: {shown}"
         yield self._broken("not-linearizable", text, fewest, None, None)
-
-
-def _higher(one: _Done, two: _Done) -> _Done:
-    return two if two.value.version > one.value.version else one
 
 
 def _token(value: Any) -> Any:
