@@ -51,7 +51,7 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
     Raises:
         TimeoutError: The run without faults does not end.
         ValueError: The results of the run without faults differ from `wanted`, nothing can match `match`, a pattern
-            selects no failure, there is no pattern, no run has the name `only`, or `jobs` is less than 1.
+            selects no failure, the patterns are no list, no run has the name `only`, or `jobs` is less than 1.
         TypeError: `check` returned something else than text or None.
         FilterError: For `match`.
         NotPrepared: The preparation failed.
@@ -62,7 +62,7 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
     setting = ExplorerSetting(client, **options)
     if setting.jobs is not None and setting.jobs < 1:
         raise ValueError(f"jobs: {setting.jobs} is less than 1")
-    if isinstance(setting.failures, str) or not setting.failures:
+    if isinstance(setting.failures, str):  # each character would be a pattern
         raise ValueError(f"failures: {setting.failures!r} is no list of patterns, such as ['cut *']")
     until_s = inf if setting.budget_s is None or setting.only else time.monotonic() + setting.budget_s
     if setting.match.strip():
