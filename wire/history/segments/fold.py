@@ -132,7 +132,8 @@ class SegmentFold:
             text = f"the set-up answered {stored}, and the writer sends event {first} again"
             broken = [self._broken("block-repeated", (link.set_up, place), text, stored + 1, first)]
         if writer.newest > last - count:
-            old, broken = self._repeated(segment, writer, place, sent, hashes, broken)
+            old, reused = self._repeated(segment, writer, place, sent, hashes)
+            broken = [*broken, *reused]
             if old == count:
                 return broken
             if len(hashes) != count:
@@ -147,21 +148,15 @@ class SegmentFold:
         return broken
 
     def _repeated(
-        self,
-        segment: SegmentState,
-        writer: Written,
-        place: Place,
-        sent: Sent,
-        hashes: list[int],
-        broken: Sequence[Broken],
+        self, segment: SegmentState, writer: Written, place: Place, sent: Sent, hashes: list[int]
     ) -> tuple[int, Sequence[Broken]]:
         """Takes an append with numbers that were sent before; returns how many of its events these are."""
         old, different = writer.repeat(sent.last, sent.events, hashes)
-        if different >= 0 and not segment.is_raw:  # bytes without headers may be sent again in other portions
-            first = self._places[writer.sent[writer.append_with(different)]]
-            text = f"event {writer.numbers[different]} of writer {writer.name} was another event before"
-            broken = [*broken, self._broken("number-reused", (first, place), text)]
-        return old, broken
+        if different < 0 or segment.is_raw:  # bytes without headers may be sent again in other portions
+            return old, _NOTHING
+        first = self._places[writer.sent[writer.append_with(different)]]
+        text = f"event {writer.numbers[different]} of writer {writer.name} was another event before"
+        return old, [self._broken("number-reused", (first, place), text)]
 
     def _set_up(self, place: Place, set_up: SetUp) -> Iterator[Broken]:
         _, writer, link = self._link(place, set_up.segment, set_up.writer)

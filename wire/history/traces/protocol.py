@@ -225,18 +225,10 @@ class ProtocolCheck(ABC):
             self._refuse(key)
         return answered
 
-    def _broken(
-        self,
-        rule: str,
-        place: Place,
-        text: str,
-        expected: int | None = None,
-        actual: int | None = None,
-        *,
-        also: Place | None = None,
-    ) -> None:
+    def _broken(self, rule: str, place: Place, text: str, *values: int | None, also: Place | None = None) -> None:
+        """Adds a verdict. values: the expected and the actual value, if there are. also: an earlier record."""
         places = (place,) if also is None else (also, place)
-        self._findings.append(Broken(rule, self.key, places, text, expected, actual))
+        self._findings.append(Broken(rule, self.key, places, text, *values))
 
     def _open(self, rule: str, why: str) -> None:
         self._findings.append(Open(rule, self.key, why))
