@@ -247,34 +247,35 @@ class SegmentFold:
 
     # --- reads and changes --------------------------------------------------------------------------------------------
 
-    def _read(self, place: Place, read: Read) -> Findings:
+    def _read(self, place: Place, read: Read) -> Sequence[Broken | Open]:
         segment = self._segment(read.segment)
         end = read.offset + len(read.data)
+        broken: list[Broken] = []
         if end > MOST:
-            yield Open("garbage-read", self.key, MIDDLE)
-            return
+            return [Open("garbage-read", self.key, MIDDLE)]
         if read.data:
-            yield from self._bytes(segment, read, end, place)
+            if segment.truncations:
+                broken += self._truncated(segment, read, place)
+            if 0 <= segment.final < end:
+                broken.append(self._beyond_seal(segment, f"is read up to {end}", end, place))
+            offset = segment.contents.read(read.offset, read.data, self._places.add(place))
+            if offset is not None:
+                first = segment.contents.first_read(offset)
+                text = f"the event at offset {offset} of {segment.name} was another in an earlier read"
+                earlier = None if first is None else self._places[first]
+                broken.append(self._broken("inconsistent-offsets", (earlier, place), text))
+            segment.grow(end, place, "")
         if read.is_end:
-            yield from self._final(segment, end, place)
+            broken += self._final(segment, end, place)
+        return broken
 
-    def _bytes(self, segment: SegmentState, read: Read, end: int, place: Place) -> Iterator[Broken]:
-        """Takes the bytes of a read, up to an offset."""
+    def _truncated(self, segment: SegmentState, read: Read, place: Place) -> Iterator[Broken]:
         for truncation, truncated in segment.truncations:
             if read.offset < truncation and is_before(truncated, read.asked):
                 what = f"was truncated at {truncation}, and a later read of offset {read.offset} has data"
                 places = truncated, place
                 yield self._broken("truncated-read", places, f"{segment.name} {what}", truncation, read.offset)
-                break
-        if 0 <= segment.final < end:
-            yield self._beyond_seal(segment, f"is read up to {end}", end, place)
-        offset = segment.contents.read(read.offset, read.data, self._places.add(place))
-        if offset is not None:
-            first = segment.contents.first_read(offset)
-            text = f"the event at offset {offset} of {segment.name} was another in an earlier read"
-            earlier = None if first is None else self._places[first]
-            yield self._broken("inconsistent-offsets", (earlier, place), text)
-        segment.grow(end, place, "")
+                return
 
     def _final(self, segment: SegmentState, length: int, place: Place) -> Iterator[Broken]:
         """Takes the length of a sealed segment."""
