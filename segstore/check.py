@@ -156,10 +156,7 @@ def check(paths: Sequence[str | Path]) -> Report:
         damaged: set[str] = set()
         whole = _judged(traces, skipped, damaged).known(damaged)
     for name in histories:
-        verdicts = check_history(name, skipped)
-        whole = Verdicts(
-            whole.broken + verdicts.broken, whole.unknown + verdicts.unknown, whole.records + verdicts.records
-        )
+        whole = whole.joined(check_history(name, skipped))
     return Report(whole, skipped, frozenset(histories))
 
 
@@ -226,34 +223,24 @@ def records_of(paths: Iterable[str], skipped: list[str], damaged: set[str]) -> I
 
 def _in_order(pieces: Iterable[FileRange], skipped: list[str], damaged: set[str]) -> Iterator[Placed]:
     traces = [_of_piece(piece, skipped, damaged) for piece in pieces]
-    return traces[0] if len(traces) == 1 else heapq.merge(*traces, key=_time)
-
-
-def _time(placed: Placed) -> int:
-    return placed[0].time_ns
-
-
-def _position(placed: Placed) -> tuple[int, int]:
-    return placed[0].block, placed[0].record
+    return traces[0] if len(traces) == 1 else heapq.merge(*traces, key=lambda placed: placed[0].time_ns)
 
 
 def _of_piece(piece: FileRange, skipped: list[str], damaged: set[str]) -> Iterator[Placed]:
-    from segstore.pipeline.trace.files import Skipped
-    from segstore.pipeline.trace.reading import read_piece
-
-    records = _located(piece, skipped, damaged, Skipped, read_piece)
+    records = _located(piece, skipped, damaged)
     if piece.form == "packets":
-        records = iter(sorted(records, key=_position))
+        records = iter(sorted(records, key=lambda placed: (placed[0].block, placed[0].record)))
     return timed(records)
 
 
-def _located(
-    piece: FileRange, skipped: list[str], damaged: set[str], kind: type[Any], read: Callable[[FileRange], Iterator[Any]]
-) -> Iterator[Placed]:
+def _located(piece: FileRange, skipped: list[str], damaged: set[str]) -> Iterator[Placed]:
+    from segstore.pipeline.trace.files import Skipped
+    from segstore.pipeline.trace.reading import read_piece
+
     first_skip, last = sys.maxsize, -1
-    with closing(read(piece)) as chunks:  # type: ignore[type-var]  # generators
+    with closing(read_piece(piece)) as chunks:  # type: ignore[type-var]  # a generator
         for chunk in chunks:
-            if isinstance(chunk, kind):
+            if isinstance(chunk, Skipped):
                 skipped.append(str(chunk))
                 first_skip = min(first_skip, chunk.offset)
                 continue
@@ -320,24 +307,15 @@ def _by_connection(records: Sequence[Placed]) -> list[list[Placed]]:
 
 def _by_exchange(records: Sequence[Placed]) -> list[list[Placed]]:
     """Groups a request with its reply; frames without a pair, openings and closes are alone."""
-    from segstore.wire.trace import Exchanges
+    from segstore.wire.trace import Exchange, Exchanges
 
     exchanges: dict[str, Exchanges] = {}
-    units: list[list[Placed]] = []
-    of_request: dict[int, list[Placed]] = {}
-    alive: list[Any] = []
+    units: dict[Exchange | None, list[Placed]] = {}
     for placed in records:
         seen = exchanges.setdefault(placed[0].file, Exchanges()).see(placed[1])
-        unit = next((of_request[id(request)] for request in seen.answers if id(request) in of_request), None)
-        if unit is None and seen.block is not None:
-            unit = of_request.get(id(seen.block))
-        if unit is None:
-            unit = []
-            units.append(unit)
-        unit.append(placed)
-        of_request[id(seen)] = unit
-        alive.append(seen)  # ids stay unique
-    return units
+        units[seen] = next((units[other] for other in (*seen.answers, seen.block) if other in units), [])
+        units[seen].append(placed)
+    return list({id(unit): unit for unit in units.values()}.values())
 
 
 def _fewest(units: list[list[Placed]], breaks: Callable[[Sequence[Placed]], bool]) -> list[Placed]:
@@ -357,9 +335,4 @@ def _fewest(units: list[list[Placed]], breaks: Callable[[Sequence[Placed]], bool
 
 
 def _joined(units: Iterable[list[Placed]]) -> list[Placed]:
-    return sorted(itertools.chain.from_iterable(units), key=_order)
-
-
-def _order(placed: Placed) -> tuple[int, str, int, int]:
-    place = placed[0]
-    return place.time_ns, place.file, place.block, place.record
+    return sorted(itertools.chain.from_iterable(units), key=lambda placed: placed[0].order)

@@ -70,17 +70,18 @@ class UnmatchedFault(pytest.PytestWarning):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("segstore", "mock segment store").addoption(
+    group = parser.getgroup("segstore", "mock segment store")
+    group.addoption(
         "--segstore-record",
         metavar="DIR",
         help="record the traffic of each test's mock stores as a trace of its own, DIR/<test name>.jsonl",
     )
-    parser.getgroup("segstore").addoption(
+    group.addoption(
         "--segstore-record-tokens",
         action="store_true",
         help="include delegation tokens in these traces, instead of asterisks",
     )
-    parser.getgroup("segstore").addoption(
+    group.addoption(
         "--segstore-check",
         action="store_true",
         help="judge what each test's mock stores and their clients did: a broken rule fails the test",
@@ -215,9 +216,8 @@ class _Recordings:
 
         for path in filter(Path.exists, self._made):
             report = check([path])
-            if not report.broken:
-                continue
-            broken = without_injected(report.broken, dict(records_of([str(path)], [], set())).__getitem__)
+            records = dict(records_of([str(path)], [], set())) if report.broken else {}
+            broken = without_injected(report.broken, records.__getitem__)
             if not broken:
                 continue
             assert self._of_broken is not None, "it is judged"

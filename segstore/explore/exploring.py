@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-import inspect
 import logging
 import time
 from collections import Counter
@@ -28,6 +27,7 @@ from segstore.explore.results import Exploration, Finding, name_of
 from segstore.explore.running import Injection, Run, prepared, run_once
 from segstore.server.replay import Step, read_script
 from segstore.traces import TraceClient, shortened
+from segstore.wire.printable import printable
 from segstore.wire.trace import Record, check_possible, parse_filter
 
 _SERVER: Final = "segstore.server"
@@ -51,8 +51,8 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
     Raises:
         TimeoutError: The run without faults does not end.
         ValueError: The results of the run without faults differ from `wanted`, nothing can match `match`, a pattern
-            selects no failure, no run has the name `only`, or `jobs` is less than 1.
-        TypeError: `check` is an async function.
+            selects no failure, the patterns are no list, no run has the name `only`, or `jobs` is less than 1.
+        TypeError: `check` returned something else than text or None.
         FilterError: For `match`.
         NotPrepared: The preparation failed.
         CommandError: The client is a command that cannot be started.
@@ -62,8 +62,8 @@ async def explore(client: Client, **options: Unpack[ExploreOptions]) -> Explorat
     setting = ExplorerSetting(client, **options)
     if setting.jobs is not None and setting.jobs < 1:
         raise ValueError(f"jobs: {setting.jobs} is less than 1")
-    if inspect.iscoroutinefunction(setting.check):
-        raise TypeError("check: an async function; give a function that returns text or None")
+    if isinstance(setting.failures, str):  # each character would be a pattern
+        raise ValueError(f"failures: {setting.failures!r} is no list of patterns, such as ['cut *']")
     until_s = inf if setting.budget_s is None or setting.only else time.monotonic() + setting.budget_s
     if setting.match.strip():
         check_possible(parse_filter(setting.match), "log")
@@ -150,7 +150,7 @@ class _Explorer:
     async def explored(self) -> Exploration:
         """Runs the client with each failure. Raises ValueError for a pattern or a name that selects nothing."""
         setting, good, explored = self._setting, self._good, self._explored
-        names = {failure.name for point in good.run.points for failure in failures_at(point, setting)}
+        names = {failure.name for _, failure in self._injections(good.run.points, ("*",))}
         for pattern in setting.failures:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise ValueError(f"no failure at any request or call of the client has a name like {pattern!r}")
@@ -159,17 +159,18 @@ class _Explorer:
         broken = [f"{rule}: {text}" for rule, text in good.broken.items()]
         broken += [good.run.violation] if good.run.violation else []
         if broken:
-            explored.cells.append(Finding((), tuple(broken), good.run.records))
+            explored.cells.append(Finding((), tuple(map(printable, broken)), good.run.records))
         await self._run_all([await self._named(setting.only)] if setting.only else singles)
         if setting.pairs:
             await self._run_all(self._pairs())
         return explored
 
-    def _injections(self, point: Point) -> Iterator[Injection]:
-        """Yields the injections at a point that the patterns select, including impossible injections."""
-        for failure in failures_at(point, self._setting):
-            if any(fnmatchcase(failure.name, pattern) for pattern in self._setting.failures):
-                yield Injection(point, failure)
+    def _injections(self, points: Iterable[Point], patterns: Iterable[str]) -> Iterator[Injection]:
+        """Yields the injections at points that patterns select, including impossible injections."""
+        for point in points:
+            for failure in failures_at(point, self._setting):
+                if any(fnmatchcase(failure.name, pattern) for pattern in patterns):
+                    yield Injection(point, failure)
 
     def _singles(self, classes: Iterable[PointClass]) -> list[Injections]:
         later = 0.0 if self._setting.budget_s is None else 0.5  # runs that only wait would use up the budget
@@ -177,7 +178,7 @@ class _Explorer:
             (rank + later * injection.failure.only_waits, (injection,))
             for alike in classes
             for rank, point in enumerate(alike.members(is_complete=self._setting.complete))
-            for injection in self._injections(point)
+            for injection in self._injections([point], self._setting.failures)
         ]
         impossible = [injection.failure for _, (injection,) in ranked if injection.failure.why_not]
         self._explored.not_injected.update((failure.name, failure.why_not) for failure in impossible)
@@ -189,7 +190,7 @@ class _Explorer:
         firsts = [(cell.injections[0], self._new[cell.name]) for cell in self._explored.cells if cell.name in self._new]
         for first, new in sorted(firsts, key=lambda entry: -len(entry[1])):
             for alike in new:
-                for second in self._injections(alike.points[0]):
+                for second in self._injections(alike.points[:1], self._setting.failures):
                     if not second.failure.why_not:
                         key = first.point.alike, alike.name, second.failure.name
                         pairs.setdefault(key, (-len(new), (first, second)))
@@ -231,9 +232,7 @@ class _Explorer:
 
     def _names(self, run: Run) -> dict[str, Injection]:
         """Returns the injections at all points of a run by name, whatever the patterns select."""
-        injections = (
-            Injection(point, failure) for point in run.points for failure in failures_at(point, self._setting)
-        )
+        injections = self._injections(run.points, ("*",))
         return {str(injection): injection for injection in injections if not injection.failure.why_not}
 
     async def _run_all(self, runs: Sequence[Injections]) -> None:

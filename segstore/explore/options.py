@@ -6,6 +6,8 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
+from segstore.explore.commands import CommandClient, names_place
+
 if TYPE_CHECKING:
     from segstore.explore.exploring import Plan
     from segstore.explore.results import Finding
@@ -13,10 +15,11 @@ if TYPE_CHECKING:
 
 Client = Callable[[Any], Awaitable[Any]]
 """Called with an `ExploredCluster`; returns when it is done. The bytes that it returns are what it has printed."""
+Check = Callable[[Any], str | Awaitable[str | None] | None]
 Segments = Mapping[str, Sequence[bytes]]
 Tell = Callable[[int, int, "Finding | None"], object]
 """Takes progress: the number of runs so far, the total, and the finding of the last run, if any."""
-_REPEATING: Final = ("stores", "timeout_s", "prepare", "keep_order", "tokens")
+_REPEATING: Final = ("stores", "timeout_s", "prepare", "check", "keep_order", "tokens", "with_http")
 
 
 class ExploreOptions(TypedDict, total=False):
@@ -29,8 +32,8 @@ class ExploreOptions(TypedDict, total=False):
             `failures` and `budget_s` say.
         timeout_s: After this time a client has hung; 5 by default.
         keep_order: Whether each writer's events must keep their order; true by default.
-        check: Called after each run with the cluster; returns what else is broken, as "kind: text", or None;
-            may raise AssertionError.
+        check: A function, or a coroutine function, that is called after each run with the cluster; returns what else
+            is broken, as "kind: text", or None; may raise AssertionError.
         stores: The number of stores; containers move with two or more.
         tokens: Whether the stores check delegation tokens, which the controller gives and which can expire.
         prepare: Called once with a cluster; each run starts with the state that it leaves.
@@ -40,7 +43,7 @@ class ExploreOptions(TypedDict, total=False):
         budget_s: Seconds after which no run starts.
         seed: Chooses the order of equals; 0 for the order of the run.
         jobs: The number of runs side by side; two for each core by default.
-        with_http: Whether each cluster serves the HTTP API.
+        with_http: Whether each cluster serves the HTTP API, also without a command that names it.
         started: Called with the plan before the first run with a failure.
         tell: Called after each run.
     """
@@ -50,7 +53,7 @@ class ExploreOptions(TypedDict, total=False):
     only: str
     timeout_s: float
     keep_order: bool
-    check: Callable[[Any], str | None] | None
+    check: Check | None
     stores: int
     tokens: bool
     prepare: Client | None
@@ -80,7 +83,7 @@ class ExplorerSetting(NamedTuple):
     only: str = ""
     timeout_s: float = 5.0
     keep_order: bool = True
-    check: Callable[[Any], str | None] | None = None
+    check: Check | None = None
     stores: int = 1
     tokens: bool = False
     prepare: Client | None = None
@@ -101,6 +104,12 @@ class ExplorerSetting(NamedTuple):
     def side_by_side(self) -> int:
         """The number of runs side by side."""
         return self.jobs or 2 * (os.cpu_count() or 1)
+
+    @property
+    def needs_http(self) -> bool:
+        """Whether each cluster serves the HTTP API."""
+        commands = (client for client in (self.client, self.prepare) if isinstance(client, CommandClient))
+        return self.with_http or any(names_place(command.words, "http") for command in commands)
 
     @property
     def repeating(self) -> dict[str, object]:

@@ -8,7 +8,7 @@ segment and the same outcome; of each class the first, the second and the last m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from segstore.wire.names import SegmentName, stream_of
@@ -73,11 +73,11 @@ def subject_of(segment: str) -> str:
     return stream_of(segment) or segment
 
 
-def points_of(requests: Iterable[Seen], chosen: Collection[int] | None = None) -> list[Point]:
-    """Returns the points of a run, in order. chosen: numbers of the requests that may be points; None for all."""
+def points_of(requests: Iterable[Seen]) -> dict[int, Point]:
+    """Returns the points of a run, in order, by the numbers of their requests."""
     counts: Counter[str] = Counter()
     previous: dict[int, str] = {}
-    points: list[Point] = []
+    points: dict[int, Point] = {}
     for seen in requests:
         name = seen.type_name
         if name == "KEEP_ALIVE":
@@ -92,8 +92,7 @@ def points_of(requests: Iterable[Seen], chosen: Collection[int] | None = None) -
             alike = name + (f" after {after}" if after else "") + (f", {kind_of(segment)}" if segment else "")
             alike += f" → {reply}" if seen.failure else ""
             previous[seen.connection] = name
-        if chosen is None or seen.number in chosen:
-            points.append(Point(name, counts[name], seen.call is not None, alike, segment, reply))
+        points[seen.number] = Point(name, counts[name], seen.call is not None, alike, segment, reply)
     return points
 
 

@@ -76,9 +76,9 @@ class Finding(NamedTuple):
 
     @property
     def pytest(self) -> str:
-        """A line of a test that repeats the run; a preparation is called `prepare` in it."""
+        """A line of a test that repeats the run; functions among its options have the options' names."""
         options = "".join(
-            f", {name}={'prepare' if name == 'prepare' else f'{value:g}' if isinstance(value, float) else value}"
+            f", {name}={name if callable(value) else f'{value:g}' if isinstance(value, float) else value}"
             for name, value in self.options.items()
         )
         return f"segstore_explore(client, only={self.name!r}{options})"

@@ -7,6 +7,7 @@ the run adds to the client's own time is the start and the stop of a cluster.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import time
 from collections.abc import Sequence
@@ -196,7 +197,7 @@ class Run:
 
 
 def _cluster(setting: ExplorerSetting) -> ExploredCluster:
-    return ExploredCluster(setting.stores, http_port=0 if setting.with_http else None, tokens=setting.tokens)
+    return ExploredCluster(setting.stores, http_port=0 if setting.needs_http else None, tokens=setting.tokens)
 
 
 async def prepared(setting: ExplorerSetting, prepare: Client) -> ExplorerSetting:
@@ -246,12 +247,14 @@ async def run_once(setting: ExplorerSetting, *injections: Injection) -> Run:
         run.leaked = 0 if run.is_hung else await _left_open(mock, setting.leaked)
         await _owned(mock)
         _read_contents(mock, run)
-        run.violation = _violation(setting, mock)
+        run.violation = await _violation(setting, mock)
         fired = {decision.rule for decision in mock.faults.decisions} - run.impossible.keys()
         run.is_made = fired.issuperset(map(str, injections))
         run.faulty = frozenset(decision.connection for decision in mock.faults.decisions)
-        run.points = points_of(requests)
-        run.chosen = points_of(requests, {seen.number for seen in mock.requests(setting.match)})
+        points = points_of(requests)
+        matching = {seen.number for seen in mock.requests(setting.match)}
+        run.points = list(points.values())
+        run.chosen = [point for number, point in points.items() if number in matching]
         run.waiting = _waiting(requests) if run.is_hung else ()
     run.stderr, run.records = mock.stderr, recorder.records()
     return run
@@ -277,12 +280,24 @@ async def _run_client(setting: ExplorerSetting, mock: ExploredCluster, run: Run)
         run.error = None if run.is_hung else error
 
 
-def _violation(setting: ExplorerSetting, mock: ExploredCluster) -> str | None:
-    """Returns what the user's check finds."""
+async def _violation(setting: ExplorerSetting, mock: ExploredCluster) -> str | None:
+    """Returns what the user's check finds. Raises TypeError if it returns no text, and its own errors."""
+    if setting.check is None:
+        return None
     try:
-        return None if setting.check is None else setting.check(mock)
+        async with asyncio.timeout(setting.timeout_s) as limit:
+            broken = setting.check(mock)
+            if inspect.isawaitable(broken):
+                broken = await broken
     except AssertionError as error:
         return f"check: {[*str(error).splitlines(), 'an assertion failed'][0]}"
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return f"check: it does not finish within {setting.timeout_s:g} s"
+    if not isinstance(broken, str | None):
+        raise TypeError(f"check: it returned {broken!r}; give a function that returns text or None")
+    return broken
 
 
 async def _extend(limit: asyncio.Timeout, timeout_s: float, mock: ExploredCluster) -> None:

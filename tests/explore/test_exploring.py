@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from segstore.explore import CommandError, ExploredCluster, Plan, Point, explore, explore_trace, failures_at, junit
-from segstore.explore.options import ExplorerSetting
+from segstore.explore.options import Check, ExplorerSetting
 from segstore.traces import TraceClient
 from segstore.wire import (
     AppendSetup,
@@ -377,22 +377,36 @@ async def test_a_check_of_ones_own_is_asked_after_each_run() -> None:
         writer,
         match="type = HELLO",
         failures=["cut before"],
-        check=lambda mock: "attributes: too few" if SEGMENT in mock.segments else None,
+        check=lambda mock: "attributes: too few\0" if SEGMENT in mock.segments else None,
     )
     assert [(finding.name, finding.broken) for finding in explored.findings] == [
-        ("without a fault", ("attributes: too few",)),
-        ("cut before at HELLO 1", ("attributes: too few",)),
+        ("without a fault", ("attributes: too few\\u0000",)),
+        ("cut before at HELLO 1", ("attributes: too few\\u0000",)),
     ]
 
     def asserts(mock: ExploredCluster) -> None:
         assert SEGMENT not in mock.segments, "too many"
 
-    async def waits(mock: ExploredCluster) -> None: ...
+    async def asserts_later(mock: ExploredCluster) -> None:
+        await asyncio.sleep(0)
+        asserts(mock)
 
-    explored = await explore(writer, match="type = HELLO", failures=["cut before"], check=asserts)
-    assert [finding.broken for finding in explored.findings] == [("check: too many",)] * 2
-    with pytest.raises(TypeError, match="check: an async function"):
-        await explore(writer, check=waits)  # type: ignore[arg-type]
+    checks: tuple[Check, ...] = (asserts, asserts_later, lambda cluster: asserts_later(mock=cluster))
+    for check in checks:
+        explored = await explore(writer, match="type = HELLO", failures=["cut before"], check=check)
+        assert [finding.broken for finding in explored.findings] == [("check: too many",)] * 2
+        assert explored.findings[1].pytest.endswith(", check=check)")
+
+
+async def test_a_check_that_hangs_is_a_finding() -> None:
+    never = asyncio.Event()
+    explored = await explore(writer, only="cut before at HELLO 1", timeout_s=0.5, check=lambda mock: never.wait())
+    assert {finding.broken for finding in explored.findings} == {("check: it does not finish within 0.5 s",)}
+
+
+async def test_a_check_that_returns_no_text_is_refused() -> None:
+    with pytest.raises(TypeError, match="check: it returned False"):
+        await explore(writer, check=lambda mock: SEGMENT not in mock.segments)
 
 
 async def test_a_dialogue_that_is_not_good_is_refused() -> None:
@@ -411,6 +425,8 @@ async def test_a_dialogue_that_is_not_good_is_refused() -> None:
     for jobs in (-1, 0):
         with pytest.raises(ValueError, match=f"jobs: {jobs} is less than 1"):
             await explore(writer, jobs=jobs)
+    with pytest.raises(ValueError, match="is no list of patterns"):
+        await explore(writer, failures="cut *")
     with pytest.raises(ValueError, match="there is no failure 'cut after at HELLO 2'"):
         await explore(writer, only="cut after at HELLO 2")
     name = "cut after at HELLO 1"

@@ -4,20 +4,9 @@ Sans I/O. Rules are folds over the facts of one key; see `segstore.wire.history.
 """
 
 from segstore.wire.history.facts import Acked, Broken, Fact, Finding, Key, Open, Place, Sent
-from segstore.wire.history.judge import (
-    FOLDS,
-    UNREAD,
-    Judge,
-    Verdicts,
-    first_fold,
-    first_key,
-    in_order,
-    judge,
-    placed,
-    timed,
-)
+from segstore.wire.history.judge import FOLDS, UNREAD, Judge, Verdicts, first_fold, first_key, judge, placed, timed
 from segstore.wire.history.lines import OPERATIONS, HistoryError, read_history
-from segstore.wire.history.rules import RULES, HistoryRule
+from segstore.wire.history.rules import RULES
 
 __all__ = [
     "FOLDS",
@@ -29,7 +18,6 @@ __all__ = [
     "Fact",
     "Finding",
     "HistoryError",
-    "HistoryRule",
     "Judge",
     "Key",
     "Open",
@@ -38,7 +26,6 @@ __all__ = [
     "Verdicts",
     "first_fold",
     "first_key",
-    "in_order",
     "judge",
     "placed",
     "read_history",

@@ -1,7 +1,8 @@
 """What folds take and return: facts about one key, verdicts, and questions that stay open.
 
-A fact has a key: its kind ("segment", "writer", …) and a name. Its value is a record of this module, which traces and
-users' own histories both become. Times are in ns since 1970. All values can be pickled.
+A fact has a key: its kind ("segment", "register", …) and a name. Its value is a record of this module, which traces and
+users' own histories both become, or `lines.Told`, an operation that histories alone have. Times are in ns since 1970.
+All values can be pickled.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ class Place(NamedTuple):
     record: int
     connection: int
     time_ns: int
+
+    @property
+    def order(self) -> tuple[int, str, int, int]:
+        """Sorts the facts of a key: by time, then by place."""
+        return self.time_ns, self.file, self.block, self.record
 
 
 class Fact(NamedTuple):
@@ -131,7 +137,8 @@ class Read(NamedTuple):
 
 class Changed(NamedTuple):
     """A change of a segment that was applied. what: created, sealed, deleted, truncated, merged, described; deleting
-    when a deletion is requested, not deleted when it fails.
+    when a deletion is requested, not deleted when it fails; truncating or merging if the request has no reply: it may
+    have been applied.
 
     offset: of a truncation its offset, of a merge or a description the length afterwards, else -1. source: the merged
     segment. start: the first offset of a described segment. is_sealed: of a described segment. asked: the request.
@@ -144,15 +151,6 @@ class Changed(NamedTuple):
     source: str = ""
     start: int = 0
     is_sealed: bool = False
-
-
-class Lost(NamedTuple):
-    """A request without a reply: it may have been applied. what: truncated, merged. source: of a merge."""
-
-    segment: str
-    what: str
-    source: str = ""
-    offset: int = -1
 
 
 # --- registers: keys of tables, attributes, lengths for conditional appends -------------------------------------------
@@ -192,26 +190,6 @@ class Transaction(NamedTuple):
     what: str
     asked: Place
     writer: str = ""
-
-
-class Assignment(NamedTuple):
-    """A change of the assignment of a reader group's segments.
-
-    what: acquired, released, or gone (a reader left). reader: its name. segment: "" for all segments. is_certain: it
-    was carried out.
-    """
-
-    what: str
-    reader: str
-    segment: str = ""
-    is_certain: bool = True
-
-
-class Checkpoint(NamedTuple):
-    """A complete checkpoint of a reader group. positions: (segment, offset) of its segments."""
-
-    name: str
-    positions: tuple[tuple[str, int], ...]
 
 
 class GroupUpdate(NamedTuple):
@@ -270,25 +248,6 @@ class LoggedEvent(NamedTuple):
     invoked: Place
     segment: str = ""
     routing_key: str | None = None
-
-
-class Noted(NamedTuple):
-    """A writer noted a time. None: the writer ended, and its time no longer counts.
-
-    invoked: of the operation. is_certain: the time was noted.
-    """
-
-    writer: str
-    time: int | None
-    invoked: Place
-    is_certain: bool
-
-
-class Window(NamedTuple):
-    """A reader was told a time window of a stream: all events before `lower` were read. invoked: of the operation."""
-
-    lower: int
-    invoked: Place
 
 
 class Waiting(NamedTuple):

@@ -1,6 +1,6 @@
 """Judges a reader group: who holds which segment, who gets which event, and what checkpoints say.
 
-Facts are `Assignment`, `LoggedEvent` and `Checkpoint`. A reader that leaves may have events whose processing is not
+Facts are `LoggedEvent`, and `Told` of other operations. A reader that leaves may have events whose processing is not
 known, so the next reader may be given them again.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from segstore.wire.history.facts import Broken, Checkpoint, Fact, Key, LoggedEvent, Open, Place
+from segstore.wire.history.facts import Broken, Fact, Key, LoggedEvent, Open, Place
+from segstore.wire.history.lines import Acquire, Complete, Leave, Release
 
 UNDECIDED: Final = "the segment may have been released"
 
@@ -70,20 +71,23 @@ class GroupFold:
     def end(self) -> Iterator[Broken | Open]:
         # Releases count from their start, so they come too late.
         for _, place, value in sorted(self._facts, key=lambda fact: fact.place.time_ns):
-            if isinstance(value, Checkpoint):
-                self._delivered.clear()
-                self._left.clear()
-                self._checkpoint |= {name: (offset, value.name, place) for name, offset in value.positions}
-            elif isinstance(value, LoggedEvent):
+            if isinstance(value, LoggedEvent):
                 yield from self._deliver(place, value)
-            elif value.what == "acquired":
-                yield from self._holders.acquire(place, value.reader, value.segment)
-            else:
-                segment = value.segment
-                if value.what == "gone":
-                    segment = ""
-                    self._left.add(value.reader)
-                self._holders.release(value.reader, segment, is_certain=value.is_certain)
+                continue
+            operation, ended = value
+            match operation:
+                case Complete():
+                    self._delivered.clear()
+                    self._left.clear()
+                    positions = operation.positions.items()
+                    self._checkpoint |= {segment: (offset, operation.name, place) for segment, offset in positions}
+                case Leave():
+                    self._left.add(ended.who)
+                    self._holders.release(ended.who, is_certain=ended.outcome == "ok")
+                case Release():
+                    self._holders.release(ended.who, operation.segment, is_certain=ended.outcome == "ok")
+                case Acquire():
+                    yield from self._holders.acquire(place, ended.who, operation.segment)
 
     def _deliver(self, place: Place, delivery: LoggedEvent) -> Iterator[Broken]:
         segment, offset, reader = delivery.segment, delivery.offset, delivery.who

@@ -6,7 +6,7 @@
 
 Records and facts must come in the order of their times; a fold may then decide at once, or at the end. `Judge` runs all
 folds in one process. On several machines, the folds of `FIRST` run for each connection, and the folds of `FOLDS` for
-each key over facts in the order of `in_order`; the verdicts are the same.
+each key over facts in the order of their places; the verdicts are the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from segstore.wire.history.facts import Broken, Fact, Finding, Key, Open, Place
 from segstore.wire.history.groups import GroupFold
@@ -117,24 +117,8 @@ def first_fold(
     return CallsFold(key, findings) if key.kind == "calls" else ConnectionFold(key, findings, is_judged)
 
 
-def in_order(fact: Fact) -> tuple[int, str, int, int]:
-    """Returns the value by which the facts of a key are sorted: time, then place."""
-    place = fact.place
-    return place.time_ns, place.file, place.block, place.record
-
-
 def _is_in_half(half: int, key: Key) -> bool:
     return sum(key.name.encode("utf-8", "surrogatepass")) % 2 == half  # numbers that follow each other alternate
-
-
-class _NotJudged:
-    """In place of the fold of a key that another process judges."""
-
-    def see(self, _fact: Fact) -> Iterable[Broken | Open]:
-        return ()
-
-    def end(self) -> Iterable[Broken | Open]:
-        return ()
 
 
 class Judge:
@@ -148,7 +132,7 @@ class Judge:
         self._is_judged: Callable[[Key], bool] = every_key if half is None else partial(_is_in_half, half)
         self._first: dict[tuple[str, int], ConnectionFold | CallsFold] = {}
         """The folds of records, by file and connection: controller calls have a connection of their own."""
-        self._folds: dict[Key, Fold | _NotJudged] = {}
+        self._folds: dict[Key, Fold] = {}
         self._findings: list[Finding] = []
         """A few findings that are not taken yet."""
         self._broken: list[Broken] = []
@@ -192,7 +176,9 @@ class Judge:
                 fold = folds.get(finding[0])
                 if fold is None:
                     key = Key(*finding[0])
-                    fold = folds[key] = FOLDS[key.kind](key) if self._is_judged(key) else _NotJudged()
+                    if not self._is_judged(key):  # another process judges it
+                        continue
+                    fold = folds[key] = FOLDS[key.kind](key)
                 verdicts = fold.see(finding)
                 if verdicts:
                     self._decide(verdicts)
@@ -207,9 +193,8 @@ class Judge:
                 self._unknown[verdict.rule, verdict.why] += verdict.times
 
 
-def _last_place(broken: Broken) -> tuple[int, str, int, int, str]:
-    place = broken.places[-1]
-    return place.time_ns, place.file, place.block, place.record, broken.rule
+def _last_place(broken: Broken) -> tuple[Any, ...]:
+    return *broken.places[-1].order, broken.rule
 
 
 def judge(records: Iterable[tuple[Place, Record]], half: int | None = None) -> Verdicts:

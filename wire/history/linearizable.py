@@ -125,12 +125,10 @@ class _Search:
                 ahead -= {at}
                 at += 1
             bound, choices = inf, list[tuple[int, _State]]()
-            if len(ahead) > MOST_AHEAD:
-                return at, ahead, choices, bound
-            for index in range(at, len(self.steps)):
+            for index in range(at, len(self.steps)) if len(ahead) <= MOST_AHEAD else ():
                 step = self.steps[index]
                 if step.start > bound:
-                    break
+                    return at, ahead, choices, bound
                 if index in ahead:
                     continue
                 bound = min(bound, step.end)
@@ -141,8 +139,6 @@ class _Search:
                 if after is not None:
                     choices.append((index, after))
             else:
-                return at, ahead, choices, bound
-            if step.start > bound:
                 return at, ahead, choices, bound
 
 

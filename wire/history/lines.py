@@ -21,18 +21,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 import msgspec
 
 from segstore.wire.errors import WireError
-from segstore.wire.history.facts import (
-    Assignment,
-    Checkpoint,
-    Fact,
-    Key,
-    LoggedEvent,
-    Noted,
-    Operation,
-    Place,
-    Transaction,
-    Window,
-)
+from segstore.wire.history.facts import Fact, Key, LoggedEvent, Operation, Place, Transaction
 
 _OUTCOMES: Final = {"ok": "ok", "fail": "failed", "info": "unknown"}
 
@@ -55,14 +44,17 @@ _decode: Final = msgspec.json.Decoder(Line).decode
 
 
 class Ended(NamedTuple):
-    """The beginning and the end of an operation."""
+    """The beginning and the end of an operation.
 
-    process: str
+    who: the reader or writer, by default the process. outcome: ok, failed or unknown. is_restarted: of a poll, whether
+    the reader may have another position than its last poll left.
+    """
+
+    who: str
     outcome: str
     invoked: Place
     place: Place
     is_restarted: bool = False
-    """Of a poll: the reader may have another position than its last poll left."""
 
 
 class _Operation(msgspec.Struct, forbid_unknown_fields=True):
@@ -88,7 +80,7 @@ class Send(_Operation):
 
     def facts(self, ended: Ended) -> Iterator[Fact]:
         facts = self.offset, ended.outcome, self.transaction, ended.invoked, self.segment, self.key
-        sent = LoggedEvent("sent", _identity(self.event), _name(self.writer, ended), *facts)
+        sent = LoggedEvent("sent", _identity(self.event), ended.who, *facts)
         yield Fact(Key("log", self.segment), ended.place, sent)
         if self.key is not None and ended.outcome != "failed" and not self.transaction:
             yield Fact(Key("stream", self.stream), ended.place, sent)
@@ -114,8 +106,8 @@ class Poll(_Operation):
             raise ValueError(f"{len(self.offsets)} offsets of {len(self.events)} events")
 
     def facts(self, ended: Ended) -> Iterator[Fact]:
-        name, is_moved = _name(self.reader, ended), self.moved
-        who = name if self.group is None else f"{self.group}/{name}"
+        is_moved = self.moved
+        who = ended.who if self.group is None else f"{self.group}/{ended.who}"
         is_first = is_moved or ended.is_restarted
         pairs = map(_placed, self.events) if self.offsets is None else zip(self.offsets, self.events, strict=True)
         for offset, event in pairs:
@@ -123,7 +115,7 @@ class Poll(_Operation):
             read = LoggedEvent("read", _identity(event), who, *facts)
             yield Fact(Key("log", self.segment), ended.place, read)
             if self.group is not None:
-                delivery = read._replace(who=name, outcome="moved" if is_moved else "ok")
+                delivery = read._replace(who=ended.who, outcome="moved" if is_moved else "ok")
                 yield Fact(Key("group", self.group), ended.place, delivery)
             if self.key is not None:
                 yield Fact(Key("stream", self.stream), ended.place, read)
@@ -196,29 +188,22 @@ class Acquire(_Operation):
     group: str
     segment: str = ""
     reader: str | int | None = None
-    what: ClassVar[str] = "acquired"
 
     def facts(self, ended: Ended) -> Iterator[Fact]:
         if ended.outcome == "ok":
-            step = Assignment(self.what, _name(self.reader, ended), self.segment)
-            yield Fact(Key("group", self.group), ended.place, step)
+            yield Fact(Key("group", self.group), ended.place, Told(self, ended))
 
 
 class Release(Acquire):
     """A reader gives a segment up: it may have done so when the operation begins. Without a segment: all."""
 
-    what: ClassVar[str] = "released"
-
     def facts(self, ended: Ended) -> Iterator[Fact]:
         if ended.outcome != "failed":
-            step = Assignment(self.what, _name(self.reader, ended), self.segment, is_certain=ended.outcome == "ok")
-            yield Fact(Key("group", self.group), ended.invoked, step)
+            yield Fact(Key("group", self.group), ended.invoked, Told(self, ended))
 
 
 class Leave(Release):
     """A reader ends or is removed."""
-
-    what: ClassVar[str] = "gone"
 
 
 class Complete(_Operation):
@@ -230,7 +215,7 @@ class Complete(_Operation):
 
     def facts(self, ended: Ended) -> Iterator[Fact]:
         if ended.outcome == "ok":
-            yield Fact(Key("group", self.group), ended.place, Checkpoint(self.name, tuple(self.positions.items())))
+            yield Fact(Key("group", self.group), ended.place, Told(self, ended))
 
 
 class NoteTime(_Operation):
@@ -242,8 +227,7 @@ class NoteTime(_Operation):
 
     def facts(self, ended: Ended) -> Iterator[Fact]:
         if ended.outcome != "failed":
-            noted = Noted(_name(self.writer, ended), self.timestamp, ended.invoked, ended.outcome == "ok")
-            yield Fact(Key("stream", self.stream), ended.place, noted)
+            yield Fact(Key("stream", self.stream), ended.place, Told(self, ended))
 
 
 class TimeWindow(_Operation):
@@ -254,7 +238,14 @@ class TimeWindow(_Operation):
 
     def facts(self, ended: Ended) -> Iterator[Fact]:
         if ended.outcome == "ok":
-            yield Fact(Key("stream", self.stream), ended.place, Window(self.lower, ended.invoked))
+            yield Fact(Key("stream", self.stream), ended.place, Told(self, ended))
+
+
+class Told(NamedTuple):
+    """The value of a fact: an operation as the history has it, and how it ended."""
+
+    operation: Any
+    ended: Ended
 
 
 OPERATIONS: Final[dict[str, type[_Operation]]] = {
@@ -277,8 +268,9 @@ _DECODE: Final = {name: msgspec.json.Decoder(operation).decode for name, operati
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def _name(name: str | int | None, ended: Ended) -> str:
-    return ended.process if name is None else str(name)
+def _who(value: _Operation, process: str) -> str:
+    name = getattr(value, "reader", getattr(value, "writer", None))
+    return process if name is None else str(name)
 
 
 def _identity(event: Any) -> Any:
@@ -313,7 +305,7 @@ class _Sequence:
             self._sends[_send_of(begun)] -= 1
             self._sends[value.segment, _identity(value.event)] += ended.outcome != "failed"
         elif isinstance(value, Poll):
-            reader = value.group or "", _name(value.reader, ended), value.segment
+            reader = value.group or "", ended.who, value.segment
             last = self._polls.get(reader, 0)
             ended = ended._replace(is_restarted=ended.invoked.time_ns < last)
             is_undecided = ended.outcome == "unknown" or ended.invoked.time_ns < last < inf  # or two at the same time
@@ -326,9 +318,9 @@ class _Sequence:
                 self._moved.discard(moved)
         for fact in value.facts(ended):
             step = fact.value
-            if isinstance(step, Assignment):
+            if isinstance(value, Acquire):
                 for group, who, segment in self._polls:
-                    if group in ("", fact.key.name) and who == step.reader and step.segment in ("", segment):
+                    if group in ("", value.group) and who == ended.who and value.segment in ("", segment):
                         self._polls[group, who, segment] = inf
             elif fact.key.kind == "group" and isinstance(step, LoggedEvent) and not self._is_known(step):
                 fact = fact._replace(value=step._replace(event=None))
@@ -386,7 +378,8 @@ def _facts(where: str, begun: Line, more: dict[str, Any], ended: Ended, sequence
         raise HistoryError(f"{where}: there is no operation {begun.f!r}; there are {', '.join(OPERATIONS)}")
     first = begun.value or {}
     try:
-        facts = list(sequence.ends(decode(_encode(first | more)), first, ended))
+        value = decode(_encode(first | more))
+        facts = list(sequence.ends(value, first, ended._replace(who=_who(value, ended.who))))
     except (msgspec.ValidationError, RecursionError) as error:
         raise HistoryError(f"{where}: value of {begun.f}: {error}") from error
     yield from facts

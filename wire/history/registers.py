@@ -12,11 +12,10 @@ grows with the operations.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
+from itertools import chain
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -140,14 +139,14 @@ class RegisterFold:
         others = _others_write(operations, unknown, initial, versions=versions)
         if others and is_one:
             yield Open("not-linearizable", self.key, FOREIGN)
-        others = others or not is_one
         verdict = None
         if versions:
             verdict = self._version_backwards(register, operations) or self._other_value(register, operations)
         if verdict is not None:
             yield verdict
-        else:
-            yield from self._order(register, [*operations, *unknown], initial, versions=versions, others=others)
+            return
+        others = others or not is_one
+        yield from self._order(register, [*operations, *unknown], initial, versions=versions, others=others)
 
     def _broken(self, rule: str, text: str, operations: Sequence[_Done], expected: Any, actual: Any) -> Broken:
         places = sorted(
@@ -159,15 +158,18 @@ class RegisterFold:
     def _version_backwards(self, register: str, operations: list[_Done]) -> Broken | None:
         """Checks that an update which starts after another update has ended has the higher version."""
         updates = [done for done in operations if done.value.what == "put" and done.value.outcome == "ok"]
-        by_end = sorted(updates, key=lambda done: done.end)
-        ends = [done.end for done in by_end]
-        highest = list(accumulate(by_end, _higher))
+        ending = deque(sorted(updates, key=lambda done: done.end))
+        highest: _Done | None = None
         by_version: dict[int, _Done] = {}
         for update in sorted(updates, key=lambda done: done.start):
-            version, ended = update.value.version, bisect_left(ends, update.start)
+            while ending and ending[0].end < update.start:
+                ended = ending.popleft()
+                if highest is None or ended.value.version > highest.value.version:
+                    highest = ended
+            version = update.value.version
             earlier = by_version.setdefault(version, update)
-            if earlier is update and ended and highest[ended - 1].value.version > version:
-                earlier = highest[ended - 1]
+            if earlier is update and highest is not None and highest.value.version > version:
+                earlier = highest
             if earlier is not update:
                 before = earlier.value.version
                 text = f"an update of {register} has version {version}, after an update with version {before}"
@@ -190,11 +192,8 @@ class RegisterFold:
     def _order(
         self, register: str, operations: list[_Done], initial: Any, *, versions: bool, others: bool
     ) -> Iterator[Broken | Open]:
-        def explained(some: Sequence[_Done], unconditional: _Done | None = None) -> bool | None:
-            steps = [_step(done, versions=versions) for done in some if done is not unconditional]
-            if unconditional is not None:
-                value = unconditional.value._replace(expected=None)
-                steps.append(_step(unconditional._replace(value=value), versions=versions))
+        def explained(some: Sequence[_Done]) -> bool | None:
+            steps = [_step(done, versions=versions) for done in some]
             return is_linearizable(steps, initial, versions=versions, others=others)
 
         verdict = explained(operations)
@@ -204,17 +203,16 @@ class RegisterFold:
             return
         fewest = _fewest(operations, lambda some: explained(some) is False, versions=versions)
         shown = "; ".join(map(str, fewest[-_SHOWN:]))
-        for done in reversed(fewest):
-            if done.value.expected is not None and done.value.outcome == "ok" and explained(fewest, done):
+        for index, done in reversed([*enumerate(fewest)]):
+            if done.value.expected is None or done.value.outcome != "ok":
+                continue
+            unconditional = done._replace(value=done.value._replace(expected=None))
+            if explained([*fewest[:index], unconditional, *fewest[index + 1 :]]):
                 text = f"an update of {register} succeeded though its content was not what the update names: {shown}"
                 yield self._broken("false-compare-and-set", text, fewest, done.value.expected, None)
                 return
         text = f"no order of these operations on {register} explains their results: {shown}"
         yield self._broken("not-linearizable", text, fewest, None, None)
-
-
-def _higher(one: _Done, two: _Done) -> _Done:
-    return two if two.value.version > one.value.version else one
 
 
 def _token(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """Judges a stream across its segments: the order of each routing key, and time windows.
 
-Facts are `LoggedEvent`, `Noted` and `Window`. Two events of a key have an order if the second was sent after the first
-was acknowledged. A time window comes from the smallest of the times that all writers noted last.
+Facts are `LoggedEvent`, and `Told` of times and windows. Two events of a key have an order if the second was sent after
+the first was acknowledged. A time window comes from the smallest of the times that all writers noted last.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from math import inf
 from typing import Any
 
-from segstore.wire.history.facts import Broken, Fact, Key, LoggedEvent, Noted, Open, Place, Window
+from segstore.wire.history.facts import Broken, Fact, Key, LoggedEvent, Open, Place
+from segstore.wire.history.lines import Ended, NoteTime, TimeWindow
 
 
 class StreamFold:
@@ -67,26 +68,30 @@ class StreamFold:
         """Writer → the highest of all times when its first was noted for certain, and the place."""
         highest = -inf
         # Notes count from their starts to their ends, windows at their ends.
-        steps = [(fact.value.invoked.time_ns, 0, fact) for fact in self._times if isinstance(fact.value, Noted)]
-        steps += [(fact.place.time_ns, 1, fact) for fact in self._times]
-        for _, rank, (_, place, value) in sorted(steps, key=lambda step: step[:2]):
-            if isinstance(value, Window):
-                yield from self._compared(place, value, latest, joined)
-            elif value.time is None:
-                joined.pop(value.writer, None)
-                latest.pop(value.writer, None)
+        steps = [(fact.place.time_ns, 1, fact) for fact in self._times]
+        steps += [
+            (fact.value.ended.invoked.time_ns, 0, fact)
+            for fact in self._times
+            if isinstance(fact.value.operation, NoteTime)
+        ]
+        for _, rank, (_, place, (operation, ended)) in sorted(steps, key=lambda step: step[:2]):
+            if isinstance(operation, TimeWindow):
+                yield from self._compared(operation.lower, ended, latest, joined)
+            elif operation.timestamp is None:
+                joined.pop(ended.who, None)
+                latest.pop(ended.who, None)
             elif rank == 0:
-                latest[value.writer] = max(value.time, latest.get(value.writer, value.time))
-                highest = max(highest, value.time)
-            elif value.is_certain and value.writer in latest:
-                joined.setdefault(value.writer, (highest, place))
+                latest[ended.who] = max(operation.timestamp, latest.get(ended.who, operation.timestamp))
+                highest = max(highest, operation.timestamp)
+            elif ended.outcome == "ok" and ended.who in latest:
+                joined.setdefault(ended.who, (highest, place))
 
     def _compared(
-        self, place: Place, window: Window, latest: dict[str, int], joined: dict[str, tuple[float, Place]]
+        self, lower: int, ended: Ended, latest: dict[str, int], joined: dict[str, tuple[float, Place]]
     ) -> Iterator[Broken]:
         for writer, (highest, noted) in joined.items():
             time = latest[writer]
-            if max(time, highest) < window.lower and noted.time_ns < window.invoked.time_ns:
-                text = f"a window begins at {window.lower}, but the last time of writer {writer!r} is {time}"
-                yield Broken("window-over-event", self.key, (noted, place), text, time, window.lower)
+            if max(time, highest) < lower and noted.time_ns < ended.invoked.time_ns:
+                text = f"a window begins at {lower}, but the last time of writer {writer!r} is {time}"
+                yield Broken("window-over-event", self.key, (noted, ended.place), text, time, lower)
                 return

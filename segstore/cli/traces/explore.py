@@ -199,8 +199,7 @@ async def _explored(
     loops.on_signal(signal.SIGTERM, _exit, signal.SIGTERM)
     if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has it ignored
         loops.on_signal(signal.SIGHUP, _exit, signal.SIGHUP)
-    clients = [client for client in (command, prepare) if client is not None]
-    how |= {"prepare": prepare, "with_http": any(explorer.names_place(client.words, "http") for client in clients)}
+    how["prepare"] = prepare
     if command is None:
         return await explorer.explore_trace(records or [], **how | {"stores": how["stores"] or 1})
     with_address = explorer.names_place(command.words, "host", "port")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from segstore.wire import Hello, encode
-from segstore.wire.history import FOLDS, Fact, Judge, Key, Place, first_fold, first_key, in_order, judge, placed
+from segstore.wire.history import FOLDS, Fact, Judge, Key, Place, first_fold, first_key, judge, placed
 from segstore.wire.history.facts import Acked, Read, Sent
 from segstore.wire.trace import Direction, Record, RecordKind
 
@@ -60,5 +60,5 @@ def test_facts_of_histories_are_judged_without_records() -> None:
 
 def test_facts_are_ordered_by_time_and_place() -> None:
     facts = [Fact(Key("log", "s"), Place("f", 0, record, 0, time), None) for time, record in ((1, 2), (1, 1), (0, 9))]
-    assert [fact.place.record for fact in sorted(facts, key=in_order)] == [9, 1, 2]
+    assert [fact.place.record for fact in sorted(facts, key=lambda fact: fact.place.order)] == [9, 1, 2]
     assert FOLDS.keys() == {"segment", "register", "transaction", "group", "positions", "log", "stream"}

@@ -152,14 +152,11 @@ class Contents:
         self._rests: dict[int, _Rest] = {}
         """The end of a read → the beginning of the event that it cuts."""
 
-    def read(self, offset: int, data: bytes, place: int) -> tuple[int, int, int] | None:
+    def read(self, offset: int, data: bytes, place: int) -> int | None:
         """Takes bytes that were read.
 
-        Returns offset, earlier hash and hash of the first event that differs from what an earlier read showed there;
-        None if all agree.
+        Returns the offset of the first event that differs from what an earlier read showed there; None if all agree.
         """
-        if not data:
-            return None
         end = offset + len(data)
         rest = self._rests.pop(offset, None)
         if rest is not None:
@@ -204,9 +201,9 @@ class Contents:
         index = bisect_right(self._starts, offset) - 1
         return self.spans[index] if index >= 0 and offset <= self.spans[index].end else None
 
-    def _take(self, offsets: list[int], hashes: list[int], end: int, place: int) -> tuple[int, int, int] | None:
-        """Takes whole events, which end at `end`."""
-        at, count, differing = 0, len(offsets), None
+    def _take(self, offsets: list[int], hashes: list[int], end: int, place: int) -> int | None:
+        """Takes whole events, which end at `end`; returns the offset of the first event that differs."""
+        at, count = 0, len(offsets)
         while at < count:
             offset = offsets[at]
             span = self._span(offset)
@@ -215,12 +212,7 @@ class Contents:
                 known, held = span.hashes[index : index + count - at], span.offsets[index : index + count - at]
                 read, read_at = array("q", hashes[at : at + len(known)]), array("q", offsets[at : at + len(known)])
                 if known != read or held != read_at:
-                    if differing is None:
-                        differing = next(
-                            ((o, old, new) for o, old, new in zip(read_at, known, read, strict=True) if old != new),
-                            None,
-                        )
-                    return differing
+                    return next((o for o, old, new in zip(read_at, known, read, strict=True) if old != new), None)
                 at += len(known)
                 continue
             if span is None:
@@ -236,7 +228,7 @@ class Contents:
                 if stop == follower.start:
                     span.join(follower)
             at = upto
-        return differing
+        return None
 
     def _insert(self, span: ReadSpan) -> None:
         index = bisect_right(self._starts, span.start)

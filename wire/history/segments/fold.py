@@ -10,7 +10,7 @@ Not judged here: whether a reader skips or goes back. A connection may serve sev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from segstore.wire.history.facts import (
@@ -19,7 +19,6 @@ from segstore.wire.history.facts import (
     Changed,
     Fact,
     Key,
-    Lost,
     Open,
     Place,
     Read,
@@ -33,8 +32,8 @@ from segstore.wire.history.segments.state import MOST, SegmentState, is_before
 from segstore.wire.history.segments.stored import MIDDLE, judge_stored
 from segstore.wire.history.segments.written import NONE, Link, Written
 
-Findings = Sequence[Broken]
-_NOTHING: Final[Findings] = ()
+Findings = Iterator[Broken | Open]
+_NOTHING: Final = ()
 DELETED: Final = "the segment may have been deleted in between"
 
 
@@ -80,8 +79,6 @@ class SegmentFold:
             return self._changed(place, value)
         if kind is Refused:
             self._segment(value.segment).writer(value.writer).refused.add(value.number)
-        elif kind is Lost:
-            self._lost(value)
         return _NOTHING
 
     def _may_be_earlier(self, place: Place, value: Any) -> bool:
@@ -105,17 +102,17 @@ class SegmentFold:
         if known is None:
             segment = self._segment(name)
             writer = segment.writer(writer_name)
-            known = self._links[place[0], place[3], name, writer_name] = segment, writer, writer.link(place)
+            known = self._links[place[0], place[3], name, writer_name] = segment, writer, Link()
         return known
 
     def _broken(
-        self, rule: str, text: str, *places: Place | None, expected: object = None, actual: object = None
+        self, rule: str, places: Iterable[Place | None], text: str, expected: object = None, actual: object = None
     ) -> Broken:
         return Broken(rule, self.key, tuple(place for place in places if place is not None), text, expected, actual)
 
     # --- writers ------------------------------------------------------------------------------------------------------
 
-    def _sent(self, place: Place, sent: Sent) -> Findings:
+    def _sent(self, place: Place, sent: Sent) -> Sequence[Broken]:
         name, writer_name, last, count, data, expected = sent
         segment, writer, link = self._links.get((place[0], place[3], name, writer_name)) or self._link(
             place, name, writer_name
@@ -129,13 +126,14 @@ class SegmentFold:
         if hashes is None:
             hashes = [hash(data)]
             segment.is_raw = True
-        broken = _NOTHING
+        broken: Sequence[Broken] = _NOTHING
         if link.set_ups == 1 and last - count < link.stored:
             stored, first = link.stored, last - count + 1
             text = f"the set-up answered {stored}, and the writer sends event {first} again"
-            broken = [self._broken("block-repeated", text, link.set_up, place, expected=stored + 1, actual=first)]
+            broken = [self._broken("block-repeated", (link.set_up, place), text, stored + 1, first)]
         if writer.newest > last - count:
-            old, broken = self._repeated(segment, writer, place, sent, hashes, broken)
+            old, reused = self._repeated(segment, writer, place, sent, hashes)
+            broken = [*broken, *reused]
             if old == count:
                 return broken
             if len(hashes) != count:
@@ -150,31 +148,28 @@ class SegmentFold:
         return broken
 
     def _repeated(
-        self, segment: SegmentState, writer: Written, place: Place, sent: Sent, hashes: list[int], broken: Findings
-    ) -> tuple[int, Findings]:
+        self, segment: SegmentState, writer: Written, place: Place, sent: Sent, hashes: list[int]
+    ) -> tuple[int, Sequence[Broken]]:
         """Takes an append with numbers that were sent before; returns how many of its events these are."""
         old, different = writer.repeat(sent.last, sent.events, hashes)
-        if different >= 0 and not segment.is_raw:  # bytes without headers may be sent again in other portions
-            first = self._places[writer.sent[writer.append_with(different)]]
-            text = f"event {writer.numbers[different]} of writer {writer.name} was another event before"
-            broken = [*broken, self._broken("number-reused", text, first, place)]
-        return old, broken
+        if different < 0 or segment.is_raw:  # bytes without headers may be sent again in other portions
+            return old, _NOTHING
+        first = self._places[writer.sent[writer.append_with(different)]]
+        text = f"event {writer.numbers[different]} of writer {writer.name} was another event before"
+        return old, [self._broken("number-reused", (first, place), text)]
 
-    def _set_up(self, place: Place, set_up: SetUp) -> Findings:
+    def _set_up(self, place: Place, set_up: SetUp) -> Iterator[Broken]:
         _, writer, link = self._link(place, set_up.segment, set_up.writer)
         link.set_ups += 1
         link.set_up, link.stored = place, max(link.stored, set_up.stored)
         link.acked, link.length = NONE, -1
-        broken: Findings = _NOTHING
+        writer.stored = max(writer.stored, set_up.stored)
         acked = writer.acked[-1] if writer.acked else NONE
         if writer.latest is not None and acked > set_up.stored and is_before(writer.latest[2], set_up.asked):
             text = f"event {acked} of writer {writer.name} was acknowledged, and a later set-up answers {set_up.stored}"
-            places = writer.latest[2], place
-            broken = [self._broken("ack-backwards", text, *places, expected=acked, actual=set_up.stored)]
-        writer.stored = max(writer.stored, set_up.stored)
-        return broken
+            yield self._broken("ack-backwards", (writer.latest[2], place), text, acked, set_up.stored)
 
-    def _acked(self, place: Place, acked: Acked) -> Findings:
+    def _acked(self, place: Place, acked: Acked) -> Sequence[Broken]:
         name, writer_name, number, length, store, asked = acked
         segment, writer, link = self._links.get((place[0], place[3], name, writer_name)) or self._link(
             place, name, writer_name
@@ -182,17 +177,17 @@ class SegmentFold:
         broken: list[Broken] = []
         if number < link.acked:
             text = f"event {number} of writer {writer.name} is acknowledged after event {link.acked}"
-            broken.append(self._broken("ack-backwards", text, asked, place, expected=link.acked, actual=number))
+            broken.append(self._broken("ack-backwards", (asked, place), text, link.acked, number))
         if number > link.sent and number > link.stored:
             text = f"event {number} of writer {writer.name} is acknowledged, and the last one sent is {link.sent}"
-            broken.append(self._broken("ack-beyond", text, asked, place, expected=link.sent, actual=number))
+            broken.append(self._broken("ack-beyond", (asked, place), text, link.sent, number))
         if asked is not None:
             latest = writer.latest
             if latest is not None and latest[0] is not link:
                 broken += self._fenced(writer, link, place, asked)
             if segment.sealed is not None and is_before(segment.sealed, asked):
                 text = f"an append that was sent after the seal of {segment.name} is acknowledged at length {length}"
-                broken.append(self._broken("append-after-seal", text, segment.sealed, asked, place, actual=length))
+                broken.append(self._broken("append-after-seal", (segment.sealed, asked, place), text, None, length))
             writer.latest = link, asked, place
         if length >= 0:
             append = writer.append_of(number) if asked is not None else -1
@@ -212,112 +207,100 @@ class SegmentFold:
             writer.stored = number
         return broken or _NOTHING
 
-    def _fenced(self, writer: Written, link: Link, place: Place, asked: Place) -> Findings:
+    def _fenced(self, writer: Written, link: Link, place: Place, asked: Place) -> Iterator[Broken]:
         """A connection knows the last number that it stored itself. The store compares it with the last number that the
         writer stored on any connection, so of two connections that both append, one must fail."""
-        if writer.latest is None or link.set_up is None:
-            return _NOTHING
-        other, sent, acknowledged = writer.latest
-        if other is link or not is_before(link.set_up, sent) or not is_before(acknowledged, asked):
-            return _NOTHING
-        text = f"writer {writer.name} has stored an append on another connection since its set-up on this one"
-        return [self._broken("fenced-writer", text, link.set_up, acknowledged, asked, place)]
+        assert writer.latest is not None, "it is of another link"
+        _, sent, acknowledged = writer.latest
+        if link.set_up is not None and is_before(link.set_up, sent) and is_before(acknowledged, asked):
+            text = f"writer {writer.name} has stored an append on another connection since its set-up on this one"
+            yield self._broken("fenced-writer", (link.set_up, acknowledged, asked, place), text)
 
     def _wrong_length(
         self, segment: SegmentState, writer: Written, append: int, low: int, place: Place, acked: Acked
-    ) -> list[Broken]:
+    ) -> Iterator[Broken]:
         """Judges the length that an acknowledgement names: that of the segment after the last append it covers.
 
         append: the index of that append, -1 if it is not known. low: the lowest length that is right.
         """
         _, _, _, length, store, asked = acked
-        broken = []
         expected = writer.expected.get(append)
         if expected is not None and length - writer.sizes[append] != expected:
             start = length - writer.sizes[append]
             text = f"a conditional append names offset {expected}, and is stored at {start}"
-            broken.append(self._broken("false-conditional-append", text, asked, place, expected=expected, actual=start))
+            yield self._broken("false-conditional-append", (asked, place), text, expected, start)
         if length < low and store and segment.length_store and store != segment.length_store:
             text = f"{store} acknowledges length {length}, but {segment.length_store} had acknowledged {low}"
-            broken.append(self._broken("two-owners", text, segment.length_place, place, expected=low, actual=length))
+            yield self._broken("two-owners", (segment.length_place, place), text, low, length)
         elif length < low:
-            broken.append(self._shrinks(segment, low, length, place))
+            yield self._shrinks(segment, low, length, place)
         if 0 <= segment.final < length:
-            text = f"{segment.name} was sealed at length {segment.final}, and an append is acknowledged at {length}"
-            places = segment.final_place, place
-            broken.append(self._broken("append-after-seal", text, *places, expected=segment.final, actual=length))
-        return broken
+            yield self._beyond_seal(segment, f"an append is acknowledged at {length}", length, place)
 
     def _shrinks(self, segment: SegmentState, low: int, length: int, place: Place) -> Broken:
         text = f"{segment.name} was {low} bytes long, and is {length} bytes long later"
-        return self._broken("length-shrinks", text, segment.length_place, place, expected=low, actual=length)
+        return self._broken("length-shrinks", (segment.length_place, place), text, low, length)
+
+    def _beyond_seal(self, segment: SegmentState, what: str, length: int, place: Place) -> Broken:
+        text = f"{segment.name} was sealed at length {segment.final}, and {what}"
+        return self._broken("append-after-seal", (segment.final_place, place), text, segment.final, length)
 
     # --- reads and changes --------------------------------------------------------------------------------------------
 
-    def _read(self, place: Place, read: Read) -> Iterable[Broken | Open]:
+    def _read(self, place: Place, read: Read) -> Sequence[Broken | Open]:
         segment = self._segment(read.segment)
         end = read.offset + len(read.data)
         broken: list[Broken] = []
         if end > MOST:
             return [Open("garbage-read", self.key, MIDDLE)]
-        for truncation, truncated in segment.truncations:
-            if read.data and read.offset < truncation and is_before(truncated, read.asked):
-                text = (
-                    f"{segment.name} was truncated at {truncation}, and a later read of offset {read.offset} has data"
-                )
-                broken.append(
-                    self._broken("truncated-read", text, truncated, place, expected=truncation, actual=read.offset)
-                )
-                break
-        if read.data and 0 <= segment.final < end:
-            text = f"{segment.name} was sealed at length {segment.final}, and is read up to {end}"
-            broken.append(
-                self._broken("append-after-seal", text, segment.final_place, place, expected=segment.final, actual=end)
-            )
         if read.data:
-            differing = segment.contents.read(read.offset, read.data, self._places.add(place))
-            if differing is not None:
-                offset = differing[0]
+            if segment.truncations:
+                broken += self._truncated(segment, read, place)
+            if 0 <= segment.final < end:
+                broken.append(self._beyond_seal(segment, f"is read up to {end}", end, place))
+            offset = segment.contents.read(read.offset, read.data, self._places.add(place))
+            if offset is not None:
                 first = segment.contents.first_read(offset)
                 text = f"the event at offset {offset} of {segment.name} was another in an earlier read"
                 earlier = None if first is None else self._places[first]
-                broken.append(self._broken("inconsistent-offsets", text, earlier, place))
+                broken.append(self._broken("inconsistent-offsets", (earlier, place), text))
             segment.grow(end, place, "")
         if read.is_end:
             broken += self._final(segment, end, place)
         return broken
 
-    def _final(self, segment: SegmentState, length: int, place: Place) -> Findings:
+    def _truncated(self, segment: SegmentState, read: Read, place: Place) -> Iterator[Broken]:
+        for truncation, truncated in segment.truncations:
+            if read.offset < truncation and is_before(truncated, read.asked):
+                what = f"was truncated at {truncation}, and a later read of offset {read.offset} has data"
+                places = truncated, place
+                yield self._broken("truncated-read", places, f"{segment.name} {what}", truncation, read.offset)
+                return
+
+    def _final(self, segment: SegmentState, length: int, place: Place) -> Iterator[Broken]:
         """Takes the length of a sealed segment."""
+        if segment.final >= 0 and length != segment.final:
+            yield self._beyond_seal(segment, f"is sealed at {length} later", length, place)
+            return
         if segment.final < 0:
             segment.final, segment.final_place = length, place
             if segment.length > length:
-                return [self._shrinks(segment, segment.length, length, place)]
-        elif length != segment.final:
-            text = f"{segment.name} was sealed at length {segment.final}, and is sealed at {length} later"
-            return [
-                self._broken(
-                    "append-after-seal", text, segment.final_place, place, expected=segment.final, actual=length
-                )
-            ]
-        if segment.sealed is None:
-            segment.sealed = place
-        return _NOTHING
+                yield self._shrinks(segment, segment.length, length, place)
+                return
+        segment.sealed = segment.sealed or place
 
-    def _changed(self, place: Place, changed: Changed) -> Iterable[Broken | Open]:
-        if changed.segment == self.key.name:
-            match changed.what:
-                case "created":
-                    return self._created(place)
-                case "deleting":
-                    self._deletions += 1
-                    return self._again(place)
-                case "deleted" | "not deleted":
-                    self._deletions = max(0, self._deletions - 1)
-                    return self._again(place)
-        if self._since is not None and self._may_be_earlier(place, changed):
-            return _NOTHING
-        segment = self._segment(changed.segment)
+    def _changed(self, place: Place, changed: Changed) -> Findings:
+        is_own, what = changed.segment == self.key.name, changed.what
+        if is_own and what == "created":
+            yield from self._created(place)
+        elif is_own and what in ("deleting", "deleted", "not deleted"):
+            self._deletions = max(0, self._deletions + (1 if what == "deleting" else -1))
+            yield from self._again(place)
+        elif self._since is None or not self._may_be_earlier(place, changed):
+            yield from self._applied(self._segment(changed.segment), place, changed)
+
+    def _applied(self, segment: SegmentState, place: Place, changed: Changed) -> Iterator[Broken]:
+        """Takes a change of the segment as it is now, or of a part of it."""
         match changed.what:
             case "created":
                 segment.is_created = True
@@ -325,66 +308,56 @@ class SegmentFold:
                 segment.sealed = segment.sealed or place
             case "deleted":
                 segment.deleted = place
-            case "truncated":
-                segment.truncations.append((changed.offset, place))
+            case "truncating" | "truncated":
                 segment.truncated_to = max(segment.truncated_to, changed.offset)
+                if changed.what == "truncated":
+                    segment.truncations.append((changed.offset, place))
+            case "merging":
+                self._segment(changed.source).lost_merges += 1
             case "merged":
-                return self._merged(segment, place, changed)
+                yield from self._merged(segment, place, changed)
             case "described":
-                return self._described(segment, place, changed)
-        return _NOTHING
+                yield from self._described(segment, place, changed)
 
-    def _created(self, place: Place) -> Iterable[Broken | Open]:
+    def _created(self, place: Place) -> Findings:
         """A segment that is created again under its name begins from scratch."""
         segment = self._segments.get(self.key.name)
-        is_again = self._since is not None or (segment is not None and segment.is_created)
-        broken: Iterable[Broken | Open] = self._again(place) if is_again else _NOTHING
+        if self._since is not None or (segment is not None and segment.is_created):
+            yield from self._again(place)
         self._deletions = 0
         self._segment(self.key.name).is_created = True
-        return broken
 
-    def _again(self, place: Place) -> list[Broken | Open]:
+    def _again(self, place: Place) -> Findings:
         """Judges the segment so far, and begins an unknown history."""
-        broken = list(self.end())
+        yield from self.end()
         self._since = place
         self._start()
-        return broken
 
-    def _merged(self, segment: SegmentState, place: Place, changed: Changed) -> Findings:
-        broken: list[Broken] = []
-        source = self._segment(changed.source)
+    def _merged(self, segment: SegmentState, place: Place, changed: Changed) -> Iterator[Broken]:
+        source, asked = self._segment(changed.source), changed.asked
         length = changed.offset
-        if segment.sealed is not None and is_before(segment.sealed, changed.asked):
+        if segment.sealed is not None and is_before(segment.sealed, asked):
             text = f"a merge that was sent after the seal of {segment.name} is confirmed at length {length}"
-            broken.append(self._broken("append-after-seal", text, segment.sealed, changed.asked, place, actual=length))
+            yield self._broken("append-after-seal", (segment.sealed, asked, place), text, None, length)
         if length >= 0:
-            low = segment.length_at(changed.asked)
-            if length < low:
-                broken.append(self._shrinks(segment, low, length, place))
-            segment.grow(length, place, "")
+            yield from self._grown(segment, length, place, asked)
         if segment.name == self.key.name:
-            segment.merge(source, length, changed.asked, place)
+            segment.merge(source, length, asked, place)
         else:  # into a transaction's segment, whose own merge decides
             source.lost_merges += 1
-        return broken
 
-    def _described(self, segment: SegmentState, place: Place, changed: Changed) -> Findings:
-        broken: list[Broken] = []
-        low = segment.length_at(changed.asked)
-        if changed.offset < low:
-            broken.append(self._shrinks(segment, low, changed.offset, place))
+    def _described(self, segment: SegmentState, place: Place, changed: Changed) -> Iterator[Broken]:
         if changed.start > segment.start:
             segment.start, segment.start_place = changed.start, place
             segment.truncations.append((changed.start, place))
         segment.described.append(changed.offset)
+        yield from self._grown(segment, changed.offset, place, changed.asked)
         if changed.is_sealed:
-            broken += self._final(segment, changed.offset, place)
-        segment.grow(changed.offset, place, "")
-        return broken
+            yield from self._final(segment, changed.offset, place)
 
-    def _lost(self, lost: Lost) -> None:
-        segment = self._segment(lost.segment)
-        if lost.what == "truncated":
-            segment.truncated_to = max(segment.truncated_to, lost.offset)
-        elif lost.what == "merged":
-            self._segment(lost.source).lost_merges += 1
+    def _grown(self, segment: SegmentState, length: int, place: Place, asked: Place) -> Iterator[Broken]:
+        """Takes the length that a reply names. asked: the place of its request."""
+        low = segment.length_at(asked)
+        if length < low:
+            yield self._shrinks(segment, low, length, place)
+        segment.grow(length, place, "")

@@ -17,12 +17,10 @@ NONE: Final = -(1 << 63)
 
 
 class Link:
-    """A writer on one connection. set_up: the place of its first set-up there, None if it was not recorded.
+    """A writer on one connection. set_up: the place of its last set-up there, None if it was not recorded.
 
-    stored: the number that this set-up answered. sent, acked: the last numbers. length: of the last acknowledgement.
+    stored: the highest number that a set-up answered. sent, acked: the last numbers. length: the last one acknowledged.
     """
-
-    __slots__ = ("acked", "length", "sent", "set_up", "set_ups", "stored")
 
     def __init__(self) -> None:
         self.set_up: Place | None = None
@@ -43,32 +41,8 @@ class Written:
         stored: the highest number that was acknowledged, or stored at a set-up.
         refused: numbers of refused appends. resent: numbers that were sent more than once.
         expected: the offsets of conditional appends, by their index; None if an append had several events.
-        links: by file and connection. unknown: whether it sent events that are not known.
+        unknown: whether it sent events that are not known.
     """
-
-    __slots__ = (
-        "acked",
-        "acks",
-        "expected",
-        "firsts",
-        "hashes",
-        "lasts",
-        "latest",
-        "lengths",
-        "links",
-        "lows",
-        "name",
-        "newest",
-        "newest_acked",
-        "numbers",
-        "refused",
-        "resent",
-        "sent",
-        "sizes",
-        "stored",
-        "stores",
-        "unknown",
-    )
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -80,17 +54,9 @@ class Written:
         self.refused: set[int] = set()
         self.resent: set[int] = set()
         self.expected: dict[int, int | None] = {}
-        self.links: dict[tuple[str, int], Link] = {}
         self.latest: tuple[Link, Place, Place] | None = None
         """The link of the latest acknowledgement, the place of its append, and its own."""
         self.unknown = False
-
-    def link(self, place: Place) -> Link:
-        key = place[0], place[3]
-        link = self.links.get(key)
-        if link is None:
-            link = self.links[key] = Link()
-        return link
 
     def add(self, last: int, count: int, hashes: list[int], size: int, low: int, place: int) -> None:
         """Adds an append, whose numbers are above all earlier numbers."""

@@ -12,16 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from segstore.wire import commands as c
 from segstore.wire.blocks import frame_header
-from segstore.wire.codec import decode
-from segstore.wire.commands import (
-    AppendBlock,
-    AppendBlockEnd,
-    AppendSetup,
-    ConditionalAppend,
-    DataAppended,
-    DeleteSegment,
-)
+from segstore.wire.codec import HEADER_BYTES, decode
 from segstore.wire.errors import WireError
 from segstore.wire.history.facts import (
     Acked,
@@ -37,15 +30,20 @@ from segstore.wire.history.facts import (
     segment_key,
 )
 from segstore.wire.history.traces.group_facts import assignments
-from segstore.wire.history.traces.protocol import APPENDS, ConnectionWriter, ProtocolCheck, every_key, is_beginning
+from segstore.wire.history.traces.protocol import (
+    APPENDS,
+    PARTIAL,
+    ConnectionWriter,
+    ProtocolCheck,
+    every_key,
+    is_beginning,
+)
 from segstore.wire.history.traces.register_facts import OF_REGISTERS
 from segstore.wire.history.traces.segment_facts import OF_SEGMENTS, deleting
 from segstore.wire.schema import Command
 from segstore.wire.trace import Direction, Record, RecordKind, unpack_data
 
 _ANSWERED: Final = {**OF_SEGMENTS, **OF_REGISTERS}
-_PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
-_HEADER_BYTES: Final = 8
 _ANY: Final = (1 << 63) - 1
 """In place of the last number of appends that are not known."""
 UNRECORDED: Final = "the recording began after the set-up of the writer"
@@ -115,20 +113,20 @@ class ConnectionFold(ProtocolCheck):
 
     def _wait(self, place: Place, command: Any) -> None:
         super()._wait(place, command)
-        if type(command) is DeleteSegment:
+        if type(command) is c.DeleteSegment:
             self._findings += deleting(Waiting(command, place))
 
     def _sent(
-        self, place: Place, writer: ConnectionWriter, command: Any, number: int, block: AppendBlock | None
+        self, place: Place, writer: ConnectionWriter, command: Any, number: int, block: c.AppendBlock | None
     ) -> None:
         if writer.key is None:
             self._unrecorded += 1
         if not writer.is_judged:
             return
         count, expected = 1, None
-        if type(command) is AppendBlockEnd:
+        if type(command) is c.AppendBlockEnd:
             count, data = command.num_events, _data_of(command, block)
-        elif type(command) is ConditionalAppend:
+        elif type(command) is c.ConditionalAppend:
             data = frame_header(len(command.event.data)) + command.event.data
             expected = command.expected_offset
         else:
@@ -138,7 +136,7 @@ class ConnectionFold(ProtocolCheck):
 
     def _replied(self, place: Place, command: Any) -> None:
         answered = self._reply(place, command)
-        if type(command) is not DataAppended:
+        if type(command) is not c.DataAppended:
             if answered:
                 self._findings += self._facts(place, answered[-1], command)
             return
@@ -154,7 +152,7 @@ class ConnectionFold(ProtocolCheck):
             self._findings += (step for append in answered for step in assignments(place, writer.segment, append))
 
     def _facts(self, place: Place, request: Waiting, reply: Command) -> Iterable[Finding]:
-        if isinstance(reply, AppendSetup):
+        if isinstance(reply, c.AppendSetup):
             writer = self._writer(reply.writer_id)
             writer.name_segment(reply.segment, self._is_judged)
             set_up = SetUp(reply.segment, writer.name, reply.last_event_number, request.place)
@@ -162,14 +160,14 @@ class ConnectionFold(ProtocolCheck):
         append = request.command
         if type(append) in APPENDS:
             failed = self._writer(append.writer_id)
-            number = append.last_event_number if isinstance(append, AppendBlockEnd) else append.event_number
+            number = append.last_event_number if isinstance(append, c.AppendBlockEnd) else append.event_number
             refused = Refused(failed.segment, failed.name, number)
             return () if failed.key is None else [Fact(failed.key, place, refused)]
         make = _ANSWERED.get(type(append))
         return () if make is None else make(place, request, reply)
 
 
-def _data_of(end: AppendBlockEnd, block: AppendBlock | None) -> bytes | None:
+def _data_of(end: c.AppendBlockEnd, block: c.AppendBlock | None) -> bytes | None:
     """Returns the bytes of an append block: whole events, and the event that crosses its end; None without a block."""
     if block is None:
         return bytes(end.data) if len(end.data) == end.size_of_whole_events else None
@@ -177,7 +175,7 @@ def _data_of(end: AppendBlockEnd, block: AppendBlock | None) -> bytes | None:
         return bytes(block.data)
     whole = bytes(block.data[: end.size_of_whole_events])
     rest = block.data[end.size_of_whole_events :]
-    if rest[:4] != _PARTIAL:
+    if rest[:4] != PARTIAL:
         return whole
-    size = int.from_bytes(rest[4:_HEADER_BYTES], "big")
-    return b"".join((whole, rest[_HEADER_BYTES : _HEADER_BYTES + size], end.data))
+    size = int.from_bytes(rest[4:HEADER_BYTES], "big")
+    return b"".join((whole, rest[HEADER_BYTES : HEADER_BYTES + size], end.data))

@@ -20,21 +20,8 @@ from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from segstore.wire import commands as c
 from segstore.wire.codec import HEADER_BYTES
-from segstore.wire.commands import (
-    AppendBlock,
-    AppendBlockEnd,
-    AuthTokenCheckFailed,
-    ConditionalAppend,
-    ConditionalBlockEnd,
-    ConditionalCheckFailed,
-    DataAppended,
-    Hello,
-    KeepAlive,
-    Padding,
-    ReadSegment,
-    SetupAppend,
-)
 from segstore.wire.errors import WireError
 from segstore.wire.history.facts import Broken, Finding, Key, Open, Place, Waiting, segment_key
 from segstore.wire.history.traces.group_facts import OF_GROUPS
@@ -43,23 +30,23 @@ from segstore.wire.request_id import flow_of
 from segstore.wire.schema import COMMANDS, MAX_FRAME_BYTES, Command, Unknown
 from segstore.wire.trace import Direction, Record
 
-APPENDS: Final = frozenset({AppendBlockEnd, ConditionalAppend, ConditionalBlockEnd})
+APPENDS: Final = frozenset({c.AppendBlockEnd, c.ConditionalAppend, c.ConditionalBlockEnd})
 """The commands that complete an append and get a reply."""
-APPENDING: Final = APPENDS | {Padding, SetupAppend, AppendBlock}
+APPENDING: Final = APPENDS | {c.Padding, c.SetupAppend, c.AppendBlock}
 """The commands that must not occur between an append block and its end."""
 MOST_WAITING: Final = 100_000
 TOO_MANY: Final = "too many requests wait on the connection"
 _new: Final = tuple.__new__
 """Makes a named tuple in half the time of a call of its class."""
-_BOTH_WAYS: Final = frozenset({Hello, KeepAlive})
+_BOTH_WAYS: Final = frozenset({c.Hello, c.KeepAlive})
 _TO_STORE: Final = (
-    frozenset(kind for kind in COMMANDS.values() if kind.type_name in ANSWERS) | {AppendBlock}
+    frozenset(kind for kind in COMMANDS.values() if kind.type_name in ANSWERS) | {c.AppendBlock}
 ) - _BOTH_WAYS
 _TO_CLIENT: Final = frozenset(kind for kind in COMMANDS.values() if kind.is_reply) - _BOTH_WAYS
 _ANSWERED: Final = frozenset(kind for kind in COMMANDS.values() if kind.type_name in ANSWERS)
-_TO_APPENDS: Final = ANSWERS[AppendBlockEnd.type_name] | ANSWERS[ConditionalAppend.type_name]
+_TO_APPENDS: Final = ANSWERS[c.AppendBlockEnd.type_name] | ANSWERS[c.ConditionalAppend.type_name]
 _PADDING: Final = (-1).to_bytes(4, "big", signed=True)
-_PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
+PARTIAL: Final = (-2).to_bytes(4, "big", signed=True)
 
 
 def is_beginning(data: bytes) -> bool:
@@ -90,19 +77,6 @@ class ConnectionWriter:
     fresh: how many were sent since the set-up. name: its id as text. segment, key, has_group: see `name_segment`.
     is_judged: whether facts of its segment are wanted.
     """
-
-    __slots__ = (
-        "acked",
-        "appends",
-        "fresh",
-        "has_group",
-        "highest",
-        "is_judged",
-        "is_set_up",
-        "key",
-        "name",
-        "segment",
-    )
 
     def __init__(self, writer_id: UUID) -> None:
         self.name, self.segment = str(writer_id), ""
@@ -164,7 +138,7 @@ class ProtocolCheck(ABC):
 
     @abstractmethod
     def _sent(
-        self, place: Place, writer: ConnectionWriter, command: Any, number: int, block: AppendBlock | None
+        self, place: Place, writer: ConnectionWriter, command: Any, number: int, block: c.AppendBlock | None
     ) -> None:
         """Called for each append; number: of its last event. block: its append block, if there is one."""
 
@@ -210,19 +184,19 @@ class ProtocolCheck(ABC):
             self._frame(place, Direction.REQUEST, kind, command.code)
         if kind in APPENDING:
             block, self._block = self._block, None
-            if block is not None and kind is not AppendBlockEnd:
+            if block is not None and kind is not c.AppendBlockEnd:
                 text = f"{command.type_name} follows the append block of writer {block[0].writer_id}, which is open"
                 self._broken("block-open", place, text, also=block[1])
-            if kind is not SetupAppend and kind is not Padding:
+            if kind is not c.SetupAppend and kind is not c.Padding:
                 writer = self._writers.get(command.writer_id.int) or self._writer(command.writer_id)
                 if self._is_whole and not writer.is_set_up:
                     self._broken("writer-unknown", place, f"writer {command.writer_id} appends without a set-up")
-                if kind is AppendBlock:
+                if kind is c.AppendBlock:
                     self._block = command, place
                 else:
                     self._append(place, command, writer, block)
                 return
-            if kind is SetupAppend:
+            if kind is c.SetupAppend:
                 self._set_up(place, command)
         if kind in _ANSWERED:
             self._wait(place, command)
@@ -232,37 +206,29 @@ class ProtocolCheck(ABC):
         kind = type(command)
         if self._silent or self._is_closed or kind not in _TO_CLIENT:
             self._frame(place, Direction.REPLY, kind, command.code)
-        if kind is DataAppended:
+        if kind is c.DataAppended:
             return self._acknowledged(place, command)
         if not command.is_reply:
             return ()
         key = answer_key(command)
-        if kind is ConditionalCheckFailed:
+        if kind is c.ConditionalCheckFailed:
             answered = self._covered(self._writer(command.writer_id), command.event_number)
         else:
             answered = self._answered(key)
-        if not answered and kind is AuthTokenCheckFailed:
+        if not answered and kind is c.AuthTokenCheckFailed:
             key, answered = self._refused_read(key)
         if answered and type(answered[-1].command) not in APPENDS:
             self._compare(place, command, answered[-1])
         else:
             self._reply_to_append(place, command, key, answered)
-        if command.is_failure or kind is ConditionalCheckFailed:
+        if command.is_failure or kind is c.ConditionalCheckFailed:
             self._refuse(key)
         return answered
 
-    def _broken(
-        self,
-        rule: str,
-        place: Place,
-        text: str,
-        expected: int | None = None,
-        actual: int | None = None,
-        *,
-        also: Place | None = None,
-    ) -> None:
+    def _broken(self, rule: str, place: Place, text: str, *values: int | None, also: Place | None = None) -> None:
+        """Adds a verdict. values: the expected and the actual value, if there are. also: an earlier record."""
         places = (place,) if also is None else (also, place)
-        self._findings.append(Broken(rule, self.key, places, text, expected, actual))
+        self._findings.append(Broken(rule, self.key, places, text, *values))
 
     def _open(self, rule: str, why: str) -> None:
         self._findings.append(Open(rule, self.key, why))
@@ -276,7 +242,7 @@ class ProtocolCheck(ABC):
         self._after_close(place, kind.type_name)
         if direction in self._silent:
             self._silent.remove(direction)
-            if self._is_whole and kind is not Hello:
+            if self._is_whole and kind is not c.Hello:
                 self._broken("hello-first", place, f"the first {direction.name.lower()} is {kind.type_name}")
         if kind is Unknown:
             self._broken("known-command", place, f"the type code {code} is unknown", None, code)
@@ -295,7 +261,7 @@ class ProtocolCheck(ABC):
         if earlier is None:
             if key not in self._replies:
                 self._ambiguous.discard(key)
-        elif type(command) is SetupAppend and command.writer_id == getattr(earlier.command, "writer_id", None):
+        elif type(command) is c.SetupAppend and command.writer_id == getattr(earlier.command, "writer_id", None):
             self._ambiguous.add(key)  # Pravega's client sets a writer up again with the same id
         elif type(command) not in _BOTH_WAYS:
             text = f"{command.type_name} has the request id {key} of {earlier.command.type_name}, which waits"
@@ -337,7 +303,7 @@ class ProtocolCheck(ABC):
 
     def _append(self, place: Place, command: Any, writer: ConnectionWriter, opened: tuple[Any, Place] | None) -> None:
         block = None
-        if type(command) is AppendBlockEnd:
+        if type(command) is c.AppendBlockEnd:
             number = command.last_event_number
             if opened is not None and self._is_of_block(place, command, *opened, set_up=writer.is_set_up):
                 block = opened[0]
@@ -382,7 +348,7 @@ class ProtocolCheck(ABC):
             head = bytes(block.data[whole : whole + HEADER_BYTES])
             if (
                 len(head) < HEADER_BYTES
-                or head[:4] not in (_PADDING, _PARTIAL)
+                or head[:4] not in (_PADDING, PARTIAL)
                 or int.from_bytes(head[4:], "big") > size - whole - HEADER_BYTES
             ):
                 text = f"the {size - whole} bytes after the whole events are neither padding nor a partial event"
@@ -394,7 +360,7 @@ class ProtocolCheck(ABC):
 
     # --- replies ------------------------------------------------------------------------------------------------------
 
-    def _acknowledged(self, place: Place, command: DataAppended) -> list[Waiting]:
+    def _acknowledged(self, place: Place, command: c.DataAppended) -> list[Waiting]:
         """Takes an acknowledgement; returns the appends that it covers."""
         number = command.event_number
         writer = self._writers.get(command.writer_id.int) or self._writer(command.writer_id)
@@ -415,6 +381,9 @@ class ProtocolCheck(ABC):
         while appends and appends[0][0] <= number:
             answered.append(appends.popleft()[2])
         self._count -= len(answered)
+        if self._lapsed:
+            ids = set(map(id, answered))
+            self._lapsed = [append for append in self._lapsed if id(append[2]) not in ids]
         return answered
 
     def _answered(self, key: int | str) -> list[Waiting]:
@@ -434,7 +403,7 @@ class ProtocolCheck(ABC):
     def _refused_read(self, offset: int | str) -> tuple[int | str, list[Waiting]]:
         """Returns the key of a read of an offset, and the read: a refused token has it in place of the request id."""
         for key, queue in self._waiting.items():
-            if type(queue[0].command) is ReadSegment and queue[0].command.offset == offset:
+            if type(queue[0].command) is c.ReadSegment and queue[0].command.offset == offset:
                 return key, self._answered(key)
         return offset, []
 

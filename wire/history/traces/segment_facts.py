@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from segstore.wire import commands as c
-from segstore.wire.history.facts import Changed, Fact, Lost, Passed, Place, Read, Waiting, positions_key, segment_key
+from segstore.wire.history.facts import Changed, Fact, Passed, Place, Read, Waiting, positions_key, segment_key
 from segstore.wire.schema import Command
 
 Maker = Callable[[Place, Waiting, Command | None], Iterator[Fact]]
 
 
-def _fact(place: Place, value: Changed | Lost | Read) -> Fact:
+def _fact(place: Place, value: Changed | Read) -> Fact:
     return Fact(segment_key(value.segment), place, value)
 
 
@@ -60,7 +60,7 @@ def deleting(request: Waiting) -> Iterator[Fact]:
 def _truncated(place: Place, request: Waiting, reply: Command | None) -> Iterator[Fact]:
     segment, offset = request.command.segment, request.command.truncation_offset
     if reply is None:
-        yield _fact(place, Lost(segment, "truncated", offset=offset))
+        yield _fact(place, Changed(segment, "truncating", request.place, offset))
     elif isinstance(reply, c.SegmentTruncated):
         yield _fact(place, Changed(segment, "truncated", request.place, offset))
 
@@ -78,7 +78,7 @@ def _merged(place: Place, request: Waiting, reply: Command | None) -> Iterator[F
     for source, length in zip(sources, lengths, strict=False):
         yield _fact(place, Changed(target, "merged", request.place, length, source))
     for source in sources if reply is None else ():
-        yield _fact(place, Lost(target, "merged", source))
+        yield _fact(place, Changed(target, "merging", request.place, source=source))
 
 
 def _described(place: Place, request: Waiting, reply: Command | None) -> Iterator[Fact]:

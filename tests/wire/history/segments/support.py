@@ -11,7 +11,6 @@ from segstore.wire.history.facts import (
     Changed,
     Fact,
     Key,
-    Lost,
     Open,
     Place,
     Read,
@@ -79,9 +78,6 @@ class History:
 
     def change(self, what: str, segment: str = "", on: int = 8, **facts: Any) -> History:
         return self.add(Changed(segment or self.segment, what, self.place(on), **facts), on)
-
-    def lose(self, what: str, source: str = "", offset: int = -1) -> History:
-        return self.add(Lost(self.segment, what, source, offset))
 
     def step(self, name: str, what: str, writer: str = "", asked: int | None = None) -> History:
         place = self.place(0) if asked is None else self.at(asked)

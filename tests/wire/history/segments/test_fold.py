@@ -47,7 +47,7 @@ def large(history: History, name: str, *chunks: bytes, merged: int | None) -> Hi
     for number, chunk in enumerate(chunks):
         history.send(number, chunk, name).ack(number, sum(map(len, chunks[: number + 1])), name)
     history.within(SEGMENT)
-    return history.lose("merged", name) if merged is None else merge(history, name, merged)
+    return history.change("merging", source=name) if merged is None else merge(history, name, merged)
 
 
 ab = transaction(T1, "a b", "t1")
@@ -256,7 +256,10 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
         [new().change("truncated", offset=9).change("described", start=18, offset=18)],
         [
             new().change("truncated", offset=9).change("described", start=9, offset=18),
-            new().change("truncated", offset=9).lose("truncated", offset=18).change("described", start=18, offset=18),
+            new()
+            .change("truncated", offset=9)
+            .change("truncating", offset=18)
+            .change("described", start=18, offset=18),
         ],
         [History().change("truncated", offset=9).change("described", start=18, offset=18)],
     ),

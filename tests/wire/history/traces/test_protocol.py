@@ -25,6 +25,7 @@ from segstore.wire import (
 )
 from segstore.wire.history import RULES, Verdicts, judge, placed
 from segstore.wire.history.traces import protocol
+from segstore.wire.request_id import pack
 from segstore.wire.trace import Record, read_lines
 from tests.pipeline.planted import Scene, planted, soup
 from tests.wire.trace.traces import frame
@@ -101,6 +102,18 @@ def set_up_again(scene: Scene) -> None:
     scene.reply(DataAppended(7, writer, 1, 0, 50))
 
 
+def flow_of_a_writer_that_moved(scene: Scene) -> None:
+    """Its append on the flow is acknowledged after its set-up on another flow."""
+    writer, flows = UUID(int=1), (pack(1, 0), pack(2, 0))
+    scene.ask(SetupAppend(flows[0], writer, "s", ""))
+    scene.reply(AppendSetup(flows[0], "s", writer, 0))
+    scene.ask(AppendBlock(writer, bytes(50)))
+    scene.ask(AppendBlockEnd(writer, 50, b"", 1, 1, flows[0]))
+    scene.ask(SetupAppend(flows[1], writer, "s", ""))
+    scene.reply(DataAppended(flows[0], writer, 1, 0, 50))
+    scene.ask(SetupAppend(flows[0], UUID(int=2), "s", ""))
+
+
 def id_of_another_writer(scene: Scene) -> None:
     for number in (1, 2):
         scene.ask(SetupAppend(7, UUID(int=number), "s", ""))
@@ -117,6 +130,9 @@ def other_kind_after_a_set_up(scene: Scene) -> None:
     scene.reply(SegmentSealed(7, "s"))
 
 
+RIGHT = (*(token_refused, merge_refused, alive_in_a_block, set_up_again, covered_id_again), flow_of_a_writer_that_moved)
+
+
 @pytest.mark.parametrize(
     ("play", "rule"), [(id_of_another_writer, "request-id-reuse"), (other_kind_after_a_set_up, "reply-kind")]
 )
@@ -126,7 +142,7 @@ def test_a_wrong_connection_breaks_its_rule(play: Callable[[Scene], None], rule:
     assert broken(judge(placed(scene.records))) == {rule: 1}
 
 
-@pytest.mark.parametrize("play", [token_refused, merge_refused, alive_in_a_block, set_up_again, covered_id_again])
+@pytest.mark.parametrize("play", RIGHT)
 def test_a_right_connection_breaks_no_rule(play: Callable[[Scene], None]) -> None:
     scene = Scene(1)
     play(scene)
