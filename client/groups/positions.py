@@ -135,7 +135,8 @@ async def end_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
 async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:
     """Returns a group's lag: its segments, and the successors of sealed segments, unread from their start."""
     readers = {segment: name for name, segments in state.readers.items() for segment in segments}
-    offsets = dict.fromkeys(state.future, 0) | await resolved(cluster, recorded(state) | _reported(state))
+    reported = {segment: at for segments in state.reported().values() for segment, at in segments.items()}
+    offsets = dict.fromkeys(state.future, 0) | await resolved(cluster, recorded(state) | reported)
     lags: list[SegmentLag] = []
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
         seen = set(offsets)
@@ -154,10 +155,6 @@ async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:
             offsets = {name: 0 for name in names if name not in seen}
             seen.update(offsets)
     return GroupMetrics(tuple(sorted(lags)), {name: len(segments) for name, segments in state.readers.items()})
-
-
-def _reported(state: GroupState) -> dict[str, int]:
-    return {segment: at for segments in state.reported().values() for segment, at in segments.items()}
 
 
 async def _info(requests: SegmentRequests, segment: str) -> StreamSegmentInfo | None:
