@@ -11,6 +11,7 @@ import time
 from typing import Final
 
 from segstore.client.attempts import Attempts
+from segstore.client.config import ClientSettings
 from segstore.client.controller import Cluster, Successor, parts_of
 from segstore.client.errors import Retriable, RetriesExhausted
 
@@ -35,6 +36,23 @@ class StreamClient:
         self._closed = False
 
 
+def check_progress(settings: ClientSettings, segment: str, idle_since_s: float) -> None:
+    """Raises RetriesExhausted if nothing was read or stored for `recovery_timeout_ms` on the way to a segment.
+
+    idle_since_s: since when, by `time.monotonic`.
+    """
+    idle_s = time.monotonic() - idle_since_s
+    if idle_s * 1000 >= settings.recovery_timeout_ms:
+        raise RetriesExhausted(
+            f"the segments that lead to {segment} ended one after another for {idle_s:.1f} s; "
+            "nothing was read from or stored in any of them",
+            segment=segment,
+            stream=segment.rpartition("/")[0],
+            elapsed_ms=round(idle_s * 1000),
+            bounded_by="recovery_timeout_ms",
+        )
+
+
 async def successors_of(cluster: Cluster, segment: str, idle_since_s: float) -> list[Successor]:
     """Returns the successors of a segment that has ended; [] if its stream is sealed.
 
@@ -43,19 +61,9 @@ async def successors_of(cluster: Cluster, segment: str, idle_since_s: float) -> 
     and writers. Raises RetriesExhausted, ProtocolViolation, and the errors of controller calls.
     """
     scope, stream, segment_id = parts_of(segment)
-    pool, name = cluster.pool, f"{scope}/{stream}"
-    idle_s = time.monotonic() - idle_since_s
-    if idle_s * 1000 >= pool.settings.recovery_timeout_ms:
-        raise RetriesExhausted(
-            f"the segments that lead to {segment} ended one after another for {idle_s:.1f} s, as this one did; "
-            "nothing was read from or stored in any of them",
-            segment=segment,
-            stream=name,
-            elapsed_ms=round(idle_s * 1000),
-            bounded_by="recovery_timeout_ms",
-        )
-    what = f"finding successors of {segment}"
-    attempts = Attempts(pool.settings, what, segment=segment, stream=name, random=pool.random)
+    pool, what = cluster.pool, f"finding successors of {segment}"
+    check_progress(pool.settings, segment, idle_since_s)
+    attempts = Attempts(pool.settings, what, segment=segment, stream=f"{scope}/{stream}", random=pool.random)
     while True:
         last: Retriable | None = None
         try:

@@ -18,6 +18,7 @@ from segstore.client.controller.channels import NodeResponse
 from segstore.client.errors import NoSuchTable, PeerRefused, ProtocolViolation, RetriesExhausted
 from segstore.client.groups import GroupReader
 from segstore.client.groups import reader as group_reader
+from segstore.client.groups.positions import lag_of, read_before
 from segstore.client.groups.shared import SharedGroup
 from segstore.client.groups.state import Draft
 from segstore.client.groups.table import GroupTable
@@ -134,6 +135,8 @@ def ended(peer: ScriptedPeer, command: Command) -> None:
             peer.send(SegmentIsSealed(request_id, segment, "", 0))
         case ReadSegment(segment=segment, offset=offset, request_id=request_id):
             peer.send(SegmentRead(segment, offset, False, True, b"", request_id))
+        case GetStreamSegmentInfo(request_id=request_id, segment_name=segment):
+            peer.send(StreamSegmentInfo(request_id, segment, True, True, False, 1, 0, 0))
 
 
 @asynccontextmanager
@@ -199,6 +202,14 @@ async def read_in_a_group(pool: ConnectionPool, controller: Controller, store: F
         await reader.read()
 
 
+async def measure_the_lag(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
+    await lag_of(Cluster(pool, controller, store), Group().state)
+
+
+async def find_read_segments(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
+    await read_before(Cluster(pool, controller, store), [SEGMENT], {})
+
+
 USERS = [write, read, read_in_a_group]
 
 
@@ -241,6 +252,8 @@ def sealed_before_an_event(peer: ScriptedPeer, command: Command) -> None:
         (read, ended),
         (read_in_a_group, ended),
         (read_in_a_group, missing),
+        (measure_the_lag, ended),
+        (find_read_segments, ended),
     ],
 )
 async def test_successors_without_end_are_followed_until_the_recovery_deadline(
