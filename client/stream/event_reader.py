@@ -137,7 +137,7 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         self._cut: dict[int, int] = {}
         self._from = checked_place(scope, stream, from_)
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._readers: dict[int, SegmentReader] = {}
+        self._begun: set[int] = set()
         self._ended: set[int] = set()
         self._following: dict[int, set[int]] = {}
         telemetry = cluster.telemetry
@@ -169,7 +169,8 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
 
     def _begin(self, segment_id: int, offset: int, idle_since_s: float) -> None:
         name = name_of(self.scope, self.stream, segment_id)
-        self._readers[segment_id] = reader = SegmentReader(self._pool, self._locations, name, offset)
+        reader = SegmentReader(self._pool, self._locations, name, offset)
+        self._begun.add(segment_id)
         self._tasks[segment_id] = asyncio.get_running_loop().create_task(
             self._follow(segment_id, reader, idle_since_s), name=f"reading {name}"
         )
@@ -208,11 +209,11 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         begun = tuple(
             successor.segment.segment_id
             for successor in following
-            if successor.segment.segment_id not in self._readers and self._ended.issuperset(successor.predecessors)
+            if successor.segment.segment_id not in self._begun and self._ended.issuperset(successor.predecessors)
         )
         for number in begun:
             self._begin(number, 0, idle_since_s)
-        over = tuple(ended for ended, after in self._following.items() if after and after <= self._readers.keys())
+        over = tuple(ended for ended, after in self._following.items() if after and after <= self._begun)
         for ended in over:
             del self._following[ended]
         self._ahead.mark(segment_id, partial(self._move_on, over, begun))
