@@ -337,7 +337,8 @@ async def test_events_and_open_segments_are_progress_of_a_reader(
             assert await reader.read() is not None
 
 
-async def test_stored_events_are_progress_of_a_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+@looped("lazy_start", [False, True])
+async def test_stored_events_are_progress_of_a_writer(lazy_start: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     hops = Hops(monkeypatch)
 
     def script(peer: ScriptedPeer, command: Command) -> None:
@@ -351,9 +352,10 @@ async def test_stored_events_are_progress_of_a_writer(monkeypatch: pytest.Monkey
 
     async with (
         store_of(script, settings(recovery_timeout_ms=120_000)) as (_, pool, store),
-        EventWriter(Cluster(pool, hops.controller, store), "a", "s") as writer,
+        EventWriter(Cluster(pool, hops.controller, store), "a", "s", lazy_start=lazy_start) as writer,
     ):
         for _ in range(10):
+            hops.now_s += 1_000  # nothing is written for a while
             await writer.write(b"x")
     assert hops.asked > 10
 
