@@ -83,7 +83,7 @@ class SetupHistory:
             self.timeout_ms = self._timeouts.delay_ms(self.failed_setups + 1, self._random)
 
 
-class Node(msgspec.Struct):
+class KnownNode(msgspec.Struct):
     """A node: its set-up history, its state, and the number of its requests in flight."""
 
     history: SetupHistory
@@ -103,18 +103,18 @@ class NodeStates(Generic[N]):
         random: Random,
         least_recently_tried: bool = False,
     ) -> None:
-        self._nodes: dict[N, Node] = {node: Node(SetupHistory(timeouts, backoff, random)) for node in nodes}
+        self._nodes: dict[N, KnownNode] = {node: KnownNode(SetupHistory(timeouts, backoff, random)) for node in nodes}
         self._least_recently_tried = least_recently_tried
 
     def __iter__(self) -> Iterator[N]:
         return iter(self._nodes)
 
-    def __getitem__(self, node: N) -> Node:
+    def __getitem__(self, node: N) -> KnownNode:
         return self._nodes[node]
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def _move(self, node: N, state: NodeState) -> Node:
+    def _move(self, node: N, state: NodeState) -> KnownNode:
         entry = self._nodes[node]
         if (entry.state, state) not in TRANSITIONS:
             raise ValueError(f"{node} is {entry.state.name} and cannot become {state.name}")
