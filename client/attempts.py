@@ -26,6 +26,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import KW_ONLY, dataclass, field
 from random import Random
+from typing import Final
 
 from segstore.client.config import ClientSettings
 from segstore.client.errors import (
@@ -36,6 +37,9 @@ from segstore.client.errors import (
     RequestTimedOut,
     RetriesExhausted,
 )
+
+HELD_S: Final = 1.0
+"""What lasts at least this long counts as progress: the set-up of an idle writer, a segment that stays open."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -83,14 +83,16 @@ class SetupHistory:
             self.timeout_ms = self._timeouts.delay_ms(self.failed_setups + 1, self._random)
 
 
-class _Node(msgspec.Struct):
+class KnownNode(msgspec.Struct):
+    """A node: its set-up history, its state, and the number of its requests in flight."""
+
     history: SetupHistory
     state: NodeState = NodeState.DISCONNECTED
     in_flight: int = 0
 
 
 class NodeStates(Generic[N]):
-    """The states of a cluster's nodes, as seen by one client."""
+    """The states of a cluster's nodes, as seen by one client. `states[node]` is a node's."""
 
     def __init__(
         self,
@@ -101,15 +103,18 @@ class NodeStates(Generic[N]):
         random: Random,
         least_recently_tried: bool = False,
     ) -> None:
-        self._nodes: dict[N, _Node] = {node: _Node(SetupHistory(timeouts, backoff, random)) for node in nodes}
+        self._nodes: dict[N, KnownNode] = {node: KnownNode(SetupHistory(timeouts, backoff, random)) for node in nodes}
         self._least_recently_tried = least_recently_tried
 
     def __iter__(self) -> Iterator[N]:
         return iter(self._nodes)
 
+    def __getitem__(self, node: N) -> KnownNode:
+        return self._nodes[node]
+
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def _move(self, node: N, state: NodeState) -> _Node:
+    def _move(self, node: N, state: NodeState) -> KnownNode:
         entry = self._nodes[node]
         if (entry.state, state) not in TRANSITIONS:
             raise ValueError(f"{node} is {entry.state.name} and cannot become {state.name}")
@@ -144,15 +149,6 @@ class NodeStates(Generic[N]):
         entry.in_flight = max(entry.in_flight - 1, 0)
 
     # --- queries ----------------------------------------------------------------------------------------------------
-
-    def state(self, node: N) -> NodeState:
-        return self._nodes[node].state
-
-    def history(self, node: N) -> SetupHistory:
-        return self._nodes[node].history
-
-    def in_flight(self, node: N) -> int:
-        return self._nodes[node].in_flight
 
     def can_connect(self, node: N, now_ms: float) -> bool:
         """Whether the node is disconnected and past its back-off."""

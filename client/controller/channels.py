@@ -253,7 +253,7 @@ class ControllerChannels:
                         if self._is_hopeless(search, wait_ms):
                             raise self._unreachable(search, refused=True)
                         await asyncio.sleep(wait_ms / 1000)
-                    elif self.states.state(chosen) is NodeState.READY:
+                    elif self.states[chosen].state is NodeState.READY:
                         return chosen
                     else:
                         search.tried += 1

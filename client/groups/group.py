@@ -287,8 +287,42 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
         is in progress or was taken last, if too many checkpoints are in progress, or if the group's state is in a
         table, and the errors of requests.
         """
-        name = str(uuid4()) if name is None else name
-        return await _checkpointed(self._cluster, self._shared, name, timeout_ms)
+        cluster, shared, checkpoint = self._cluster, self._shared, str(uuid4()) if name is None else name
+
+        def begin(draft: Draft) -> dict[str, set[int]]:
+            draft.begin_checkpoint(checkpoint)
+            return draft.state.future
+
+        def late() -> str:
+            waiting = sorted(shared.state.checkpoints.waiting.get(checkpoint, ()))
+            return f"the readers {', '.join(waiting)} did not take the checkpoint {checkpoint}"
+
+        cancel = partial(Draft.cancel_checkpoint, name=checkpoint)
+        await shared.fetch()
+        shared.refuse_in_table("checkpoints")
+        with shared.watching(checkpoint) as taken:
+            future = await shared.change_or_undo(begin, cancel, f"the checkpoint {checkpoint}")
+            end = cancel
+            try:
+                positions = await finished_positions(cluster, future)
+                async with within(timeout_ms, late, **shared.facts, checkpoint=checkpoint):
+                    complete = await self._taken(checkpoint, taken)
+                    positions |= await covering(cluster, complete, shared.state.ends)
+                end = partial(Draft.end_checkpoint, name=checkpoint)
+            finally:
+                await shared.change(end)
+        return Checkpoint(checkpoint, cuts_of(positions))
+
+    async def _taken(self, checkpoint: str, taken: Callable[[], Mapping[str, int] | None]) -> Mapping[str, int]:
+        """Waits until each online reader has taken a checkpoint; returns their positions."""
+        shared, polls = self._shared, 0
+        while (positions := taken()) is None:
+            if checkpoint not in shared.state.checkpoints.waiting:
+                raise ConditionFailed(f"another client removed the checkpoint {checkpoint}", **shared.facts)
+            polls += 1
+            await asyncio.sleep(POLLS.delay_ms(polls, self._cluster.pool.random) / 1000)
+            await shared.fetch()
+        return positions
 
     async def checkpoints(self, every_s: float, *, timeout_ms: float = 60_000) -> AsyncIterator[Checkpoint]:
         """Yields a checkpoint, and another each time that `every_s` seconds have passed. Raises as `checkpoint`."""
@@ -309,49 +343,3 @@ class ReaderGroup(OpenedBefore, ClosedAfter):
 
 def _full(scope: str, stream: str) -> str:
     return stream if "/" in stream else f"{scope}/{stream}"
-
-
-# --- checkpoints ------------------------------------------------------------------------------------------------------
-
-
-async def _checkpointed(cluster: Cluster, shared: SharedGroup, name: str, timeout_ms: float) -> Checkpoint:
-    """Begins a checkpoint and waits until each online reader has taken it. Raises as `ReaderGroup.checkpoint`."""
-
-    def begin(draft: Draft) -> dict[str, set[int]]:
-        draft.begin_checkpoint(name)
-        return draft.state.future
-
-    cancel = partial(Draft.cancel_checkpoint, name=name)
-    await shared.fetch()
-    shared.refuse_in_table("checkpoints")
-    facts = {**shared.facts, "checkpoint": name}
-    with shared.watching(name) as taken:
-        future = await shared.change_or_undo(begin, cancel, f"the checkpoint {name}")
-        end = cancel
-        try:
-            positions = await finished_positions(cluster, future)
-            async with within(timeout_ms, lambda: _late(shared, name), **facts):
-                complete = await _complete(cluster, shared, name, taken)
-                positions |= await covering(cluster, complete, shared.state.ends)
-            end = partial(Draft.end_checkpoint, name=name)
-        finally:
-            await shared.change(end)
-    return Checkpoint(name, cuts_of(positions))
-
-
-async def _complete(
-    cluster: Cluster, shared: SharedGroup, name: str, taken: Callable[[], Mapping[str, int] | None]
-) -> Mapping[str, int]:
-    polls = 0
-    while (positions := taken()) is None:
-        if name not in shared.state.checkpoints.waiting:
-            raise ConditionFailed(f"another client removed the checkpoint {name}", **shared.facts)
-        polls += 1
-        await asyncio.sleep(POLLS.delay_ms(polls, cluster.pool.random) / 1000)
-        await shared.fetch()
-    return positions
-
-
-def _late(shared: SharedGroup, name: str) -> str:
-    waiting = sorted(shared.state.checkpoints.waiting.get(name, ()))
-    return f"the readers {', '.join(waiting)} did not take the checkpoint {name}"

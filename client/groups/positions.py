@@ -5,6 +5,7 @@ Invariant: a cut covers all keys: a segment whose successor waits for other pred
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import chain
@@ -15,7 +16,7 @@ from segstore.client.controller import Cluster, StreamCut, name_of, parts_of
 from segstore.client.errors import SegmentMissing
 from segstore.client.groups.state import recorded
 from segstore.client.lifecycle import all_of
-from segstore.client.stream import tail_of
+from segstore.client.stream import check_progress, tail_of
 from segstore.wire import StreamSegmentInfo
 from segstore.wire.names import MAX_INT64, split_segment_id
 from segstore.wire.reader_groups import GroupState
@@ -85,8 +86,9 @@ async def read_before(cluster: Cluster, positions: Iterable[str], ends: Mapping[
     do not follow the positions.
     """
     seen, before = set(positions), set[str]()
-    ahead = list(seen)
+    ahead, began_s = list(seen), time.monotonic()
     while ahead:
+        check_progress(cluster.pool.settings, ahead[0], began_s)
         continued = [segment for segment in ahead if segment not in ends]
         successors = await all_of(cluster.controller.successors(*parts_of(segment)) for segment in continued)
         ahead = []
@@ -135,11 +137,13 @@ async def end_of(cluster: Cluster, scope: str, stream: str) -> dict[int, int]:
 async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:
     """Returns a group's lag: its segments, and the successors of sealed segments, unread from their start."""
     readers = {segment: name for name, segments in state.readers.items() for segment in segments}
-    offsets = dict.fromkeys(state.future, 0) | await resolved(cluster, recorded(state) | _reported(state))
+    reported = {segment: at for segments in state.reported().values() for segment, at in segments.items()}
+    offsets = dict.fromkeys(state.future, 0) | await resolved(cluster, recorded(state) | reported)
     lags: list[SegmentLag] = []
     async with SegmentRequests(cluster.pool, cluster.locations) as requests:
-        seen = set(offsets)
+        seen, idle_since_s = set(offsets), time.monotonic()
         while offsets:
+            check_progress(cluster.pool.settings, next(iter(offsets)), idle_since_s)
             infos = await all_of(_info(requests, segment) for segment in offsets)
             continued: list[str] = []
             for (segment, offset), info in zip(offsets.items(), infos, strict=True):
@@ -149,15 +153,13 @@ async def lag_of(cluster: Cluster, state: GroupState) -> GroupMetrics:
                     start = max(offset, info.start_offset)
                     end = min(info.write_offset, state.ends.get(segment, MAX_INT64))
                     lags.append(SegmentLag(segment, readers.get(segment), start, max(start, end)))
+                    if end > start or not info.is_sealed:
+                        idle_since_s = time.monotonic()
             following = await all_of(cluster.controller.successors(*parts_of(segment)) for segment in continued)
             names = [successor.segment.name for successor in chain(*following)]
             offsets = {name: 0 for name in names if name not in seen}
             seen.update(offsets)
     return GroupMetrics(tuple(sorted(lags)), {name: len(segments) for name, segments in state.readers.items()})
-
-
-def _reported(state: GroupState) -> dict[str, int]:
-    return {segment: at for segments in state.reported().values() for segment, at in segments.items()}
 
 
 async def _info(requests: SegmentRequests, segment: str) -> StreamSegmentInfo | None:

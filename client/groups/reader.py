@@ -19,9 +19,10 @@ import logging
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple, Self
 from uuid import uuid4
 
@@ -116,7 +117,8 @@ class GroupReader(OpenedBefore):
         """The segment of the event that the user holds, and the offset after it."""
         self._given_up: dict[str, int] = {}
         """Segments that are finished, but not yet recorded as such in the group."""
-        self._ended: list[str] = []
+        self._ended: dict[str, float] = {}
+        """Segments whose last events were returned, and for how long nothing was read up to their ends, in seconds."""
         self._listener = listener
         self._changes: deque[GroupChange] = deque()
         """Changes that the listener has not been called with yet."""
@@ -166,22 +168,26 @@ class GroupReader(OpenedBefore):
         except BaseException:
             await self._shared.aclose()
             raise
-        self._begin_with_new()
+        self._begin_with_new({})
         self._keeper = asyncio.get_running_loop().create_task(
             self._sync(refresh_ms / 1000), name=f"keeping the reader {self.name}"
         )
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
-    def _begin_with_new(self) -> int:
-        """Starts reading all segments of this reader that are not being read yet; returns their number."""
+    def _begin_with_new(self, idle_since_s: Mapping[str, float]) -> int:
+        """Starts reading all segments of this reader that are not being read yet; returns their number.
+
+        idle_since_s: of successors: since when nothing was read in the segments that led to them.
+        """
         mine = self._mine(self._shared.state)
         known = self._positions | self._given_up
         new = {segment: offset for segment, offset in mine.items() if segment not in known}
+        now_s = time.monotonic()
         for segment, offset in new.items():
             self._positions[segment] = offset
             self._tasks[segment] = asyncio.get_running_loop().create_task(
-                self._follow(segment, offset), name=f"reading {segment}"
+                self._follow(segment, offset, idle_since_s.get(segment, now_s)), name=f"reading {segment}"
             )
         if new:
             self._notice(SegmentsAcquired(new))
@@ -190,7 +196,7 @@ class GroupReader(OpenedBefore):
     def _mine(self, state: GroupState) -> dict[str, int]:
         return segments_of(self._shared.group, state, self.name)
 
-    async def _follow(self, segment: str, offset: int) -> None:
+    async def _follow(self, segment: str, offset: int, idle_since_s: float) -> None:
         end = self._shared.state.ends.get(segment, _UNBOUNDED)
         attempts = Attempts(self._pool.settings, f"reading {segment}", segment=segment, random=self._pool.random)
         limit = self._pool.settings.max_large_event_bytes
@@ -199,7 +205,8 @@ class GroupReader(OpenedBefore):
                 async with SegmentReader(self._pool, self._locations, segment, offset) as reader:
                     try:
                         decoder = EventAssembler(segment, offset, limit, GroupEvent, segment)
-                        await self._ahead.fill(segment, reader, decoder, end)
+                        if await self._ahead.fill(segment, reader, decoder, end):
+                            idle_since_s = time.monotonic()
                         break
                     except SegmentTruncated as truncated:
                         begins = truncated.details.get("start_offset", -1)
@@ -213,7 +220,7 @@ class GroupReader(OpenedBefore):
                     except SegmentMissing:
                         break  # fully truncated; if the stream is gone, the request for successors fails
                 await asyncio.sleep(pause_s)
-            self._ahead.mark(segment, partial(self._at_end, segment))
+            self._ahead.mark(segment, partial(self._at_end, segment, time.monotonic() - idle_since_s))
 
     async def _stop(self, segments: Iterable[str]) -> None:
         """Stops reading segments about to be released, and drops their unread events."""
@@ -242,8 +249,14 @@ class GroupReader(OpenedBefore):
 
     async def _keep(self) -> None:
         """Records positions, checkpoints and finished segments, and releases or acquires segments."""
-        ended = self._ended[:_AT_ONCE]
-        following = {segment: await self._following(segment) for segment in ended}
+        now_s = time.monotonic()
+        ended = {segment: now_s - idle_s for segment, idle_s in islice(self._ended.items(), _AT_ONCE)}
+        following = {segment: await self._following(segment, since_s) for segment, since_s in ended.items()}
+        idle_since_s = {
+            successor.segment.name: ended[segment]
+            for segment, successors in following.items()
+            for successor in successors
+        }
         state = await self._shared.fetch()
         missing = self._positions.keys() - self._mine(state).keys()
         if missing:
@@ -262,12 +275,12 @@ class GroupReader(OpenedBefore):
             del self._taken[name]
         if free:
             self._given_up.clear()
-            del self._ended[: len(ended)]
             for segment, successors in following.items():
+                del self._ended[segment]
                 self._positions.pop(segment, None)
                 self._tasks.pop(segment, None)
                 self._notice(SegmentEnded(segment, tuple(successor.segment.name for successor in successors)))
-        self._settled(self._begin_with_new())
+        self._settled(self._begin_with_new(idle_since_s))
         if taken:
             await self._publish()
         await self._shared.compact_if_due()
@@ -338,8 +351,8 @@ class GroupReader(OpenedBefore):
         free = [segment for segment in reversed(self._positions) if segment not in busy]
         await self._stop(free[: max(0, count)])
 
-    async def _following(self, segment: str) -> list[Successor]:
-        return [] if segment in self._shared.state.ends else await successors_of(self._cluster, segment)
+    async def _following(self, segment: str, idle_since_s: float) -> list[Successor]:
+        return [] if segment in self._shared.state.ends else await successors_of(self._cluster, segment, idle_since_s)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -384,8 +397,8 @@ class GroupReader(OpenedBefore):
             self._taken[name] = positions
             self._due.set()
 
-    def _at_end(self, segment: str) -> None:
-        self._ended.append(segment)
+    def _at_end(self, segment: str, idle_s: float) -> None:
+        self._ended[segment] = idle_s
         self._due.set()
 
     def _handled(self) -> None:

@@ -33,7 +33,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from uuid import UUID, uuid4
 
-from segstore.client.attempts import Attempts
+from segstore.client.attempts import HELD_S, Attempts
 from segstore.client.connection import (
     BadAck,
     ConnectionPool,
@@ -70,8 +70,6 @@ _OPEN: Final = WriterState.OPEN
 _ENDED: Final = frozenset({WriterState.OVER, WriterState.FAILED, WriterState.CLOSED})
 _RECOVERABLE: Final = (Retriable, TokenExpired, ProtocolViolation)
 """Errors after which another attempt to set up may succeed."""
-_HELD_S: Final = 1.0
-"""If an idle writer loses its set-up sooner than this, the set-up counts as a failed attempt."""
 
 Carry = Callable[[str, Buffer], Awaitable[None]]
 """Stores an event too large for an append at the end of a segment. Raises ClientError, SegmentOver among them."""
@@ -389,7 +387,7 @@ class WriterMachine:
     def _set_up(self, error: ClientError | None) -> None:
         """Starts attempts to set up the writer. error: the failure that made this necessary, if any."""
         settled, idle_since_s = self._events.settled, self._idle_since_s
-        is_held = idle_since_s is not None and self._loop.time() - idle_since_s >= _HELD_S
+        is_held = idle_since_s is not None and self._loop.time() - idle_since_s >= HELD_S
         if is_held or settled > self._settled:
             self._attempts = None
         self._settled, self._idle_since_s = settled, None

@@ -130,13 +130,12 @@ class SegmentWriter(FlushedAfter, WriterMachine):
         limit = self._pool.settings.close_timeout_ms
         facts = {"segment": self.segment, "endpoint": None if self.endpoint is None else str(self.endpoint)}
         try:
-            async with within(limit, self._late, **facts):
+            async with within(
+                limit, lambda: f"{self.unsettled} appends to {self.segment} were not acknowledged", **facts
+            ):
                 await self.flush()
         finally:
             await self.abort()
-
-    def _late(self) -> str:
-        return f"{self.unsettled} appends to {self.segment} were not acknowledged"
 
     def end(self) -> None:
         """The synchronous part of `abort`, which must still be called."""

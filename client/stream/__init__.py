@@ -8,7 +8,7 @@ from segstore.client.stream.events import EventAssembler, EventDecoder, FramedEv
 from segstore.client.stream.read_ahead import ReadAhead
 from segstore.client.stream.revisioned import Entry, Revision, RevisionedStream
 from segstore.client.stream.routers import HashedKey, PartialRoundRobin, RoundRobin, Router, SinglePartition
-from segstore.client.stream.stream_client import successors_of
+from segstore.client.stream.stream_client import check_progress, successors_of
 from segstore.client.stream.synchronizer import StateRules, StateSynchronizer
 from segstore.client.stream.transactions import Transaction, TransactionWriter
 
@@ -39,6 +39,7 @@ __all__ = [
     "TransactionWriter",
     "check_cut",
     "check_cut_with",
+    "check_progress",
     "event_ranges",
     "frame_event",
     "successors_of",

@@ -171,7 +171,7 @@ class ByteWriter(OpenedBefore, FlushedAfter, _ByteStream):
             await self._writer.abort()
 
 
-class ByteReader(ClosedAfter, _ByteStream):
+class ByteReader(OpenedBefore, ClosedAfter, _ByteStream):
     """Reads bytes from a byte stream. Use with `async with` and `async for`, or `open`, `read` and `aclose`.
 
     Attributes:
@@ -195,11 +195,15 @@ class ByteReader(ClosedAfter, _ByteStream):
 
     async def open(self) -> None:
         """Opens the reader. Raises NoSuchStream, and RequestRejected for a stream of several segments."""
-        self._segment = self._only(list(await self._controller.head(self.scope, self.stream)))
-        if isinstance(self._from, int):
-            await self.seek(self._from)
-        else:
-            self._move(await self.head() if self._from == "head" else await self.tail())
+        try:
+            self._segment = self._only(list(await self._controller.head(self.scope, self.stream)))
+            if isinstance(self._from, int):
+                await self.seek(self._from)
+            else:
+                self._move(await self.head() if self._from == "head" else await self.tail())
+        except BaseException:
+            self._requests.close()
+            raise
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -308,11 +312,3 @@ class ByteReader(ClosedAfter, _ByteStream):
         self._held = memoryview(b"")
         if self._reader is not None:
             self._reader.close()
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self.open()
-        except BaseException:
-            await self.aclose()
-            raise
-        return self

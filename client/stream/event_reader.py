@@ -14,6 +14,7 @@ cancelling `read` loses nothing; after `aclose`, which can be called twice, no t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -136,7 +137,7 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         self._cut: dict[int, int] = {}
         self._from = checked_place(scope, stream, from_)
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._readers: dict[int, SegmentReader] = {}
+        self._begun: set[int] = set()
         self._ended: set[int] = set()
         self._following: dict[int, set[int]] = {}
         telemetry = cluster.telemetry
@@ -162,28 +163,31 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
             raise
         self._cut = start
         for segment_id, offset in start.items():
-            self._begin(segment_id, offset)
+            self._begin(segment_id, offset, time.monotonic())
 
     # --- segments ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, segment_id: int, offset: int) -> None:
+    def _begin(self, segment_id: int, offset: int, idle_since_s: float) -> None:
         name = name_of(self.scope, self.stream, segment_id)
-        self._readers[segment_id] = reader = SegmentReader(self._pool, self._locations, name, offset)
+        reader = SegmentReader(self._pool, self._locations, name, offset)
+        self._begun.add(segment_id)
         self._tasks[segment_id] = asyncio.get_running_loop().create_task(
-            self._follow(segment_id, reader), name=f"reading {name}"
+            self._follow(segment_id, reader, idle_since_s), name=f"reading {name}"
         )
 
-    async def _follow(self, segment_id: int, reader: SegmentReader) -> None:
+    async def _follow(self, segment_id: int, reader: SegmentReader, idle_since_s: float) -> None:
         with self._ahead.producing(f"reading {reader.segment}", segment=reader.segment):
             try:
                 limit = self._settings.max_large_event_bytes
                 decoder = EventAssembler(reader.segment, reader.offset, limit, StreamEvent, segment_id)
                 try:
-                    await self._ahead.fill(segment_id, reader, decoder)
+                    if await self._ahead.fill(segment_id, reader, decoder):
+                        idle_since_s = time.monotonic()
                 except SegmentMissing as error:
                     await self._check_stream(error)
                     raise
-                self._end(segment_id, await successors_of(self._cluster, reader.segment))
+                following = await successors_of(self._cluster, reader.segment, idle_since_s)
+                self._end(segment_id, following, idle_since_s)
             finally:
                 reader.close()
                 del self._tasks[segment_id]
@@ -198,18 +202,18 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
         except ClientError:
             return  # the reader reports the missing segment instead
 
-    def _end(self, segment_id: int, following: Sequence[Successor]) -> None:
+    def _end(self, segment_id: int, following: Sequence[Successor], idle_since_s: float) -> None:
         """Handles the end of a segment: starts the successors whose predecessors have all ended."""
         self._ended.add(segment_id)
         self._following[segment_id] = {successor.segment.segment_id for successor in following}
         begun = tuple(
             successor.segment.segment_id
             for successor in following
-            if successor.segment.segment_id not in self._readers and self._ended.issuperset(successor.predecessors)
+            if successor.segment.segment_id not in self._begun and self._ended.issuperset(successor.predecessors)
         )
         for number in begun:
-            self._begin(number, 0)
-        over = tuple(ended for ended, after in self._following.items() if after and after <= self._readers.keys())
+            self._begin(number, 0, idle_since_s)
+        over = tuple(ended for ended, after in self._following.items() if after and after <= self._begun)
         for ended in over:
             del self._following[ended]
         self._ahead.mark(segment_id, partial(self._move_on, over, begun))

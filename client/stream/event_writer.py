@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Final
 from uuid import uuid4
 
@@ -95,6 +96,8 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         self._routes: dict[str | None, Route] = {}
         """Positions and segment writers of the first routing keys, kept from their writers' start until a reroute. A
         segment writer that is open still owns the position."""
+        self._idle_since_s: dict[int, float] = {}
+        """Since when nothing was stored in each segment and, if it was reached from others, in those."""
         self._inherited: set[int] = set()
         """Segments whose writers took over another's events: if one fails to start, no send reports those events."""
         self._events = 0
@@ -127,16 +130,19 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             if self._register and settings.control_api is not None:
                 timeout_ms, token = settings.request_timeout_ms, settings.control_api_token
                 await register_writer(settings.control_api, self.name, timeout_ms, token)
-            version = -1
+            version, began_s = -1, time.monotonic()
             while version != router.version:  # a sealed segment was replaced by its successors
                 version = router.version
-                await self._start([router.route(self._choice.peek(router))] if self._lazy_start else router.segments)
+                segments = [router.route(self._choice.peek(router))] if self._lazy_start else router.segments
+                await self._start(segments, began_s)
         except BaseException:
             await self.abort()
             raise
 
-    async def _start(self, segments: list[SegmentRange]) -> None:
-        for writer in [self._writer_of(segment) for segment in segments]:
+    async def _start(self, segments: list[SegmentRange], idle_since_s: float) -> None:
+        writers = [self._writer_of(segment) for segment in segments]
+        self._idle_since_s |= {segment.segment_id: idle_since_s for segment in segments}
+        for writer in writers:
             await writer.started()
         while self._reroutes:
             await asyncio.wait(tuple(self._reroutes))
@@ -237,6 +243,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             self._count(writer)
             writer = None
         if writer is None:
+            self._idle_since_s[segment.segment_id] = time.monotonic()
             writer = self._writers[segment.segment_id] = SegmentWriter(
                 self._pool,
                 self._locations,
@@ -268,8 +275,12 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         task.add_done_callback(self._reroutes.discard)
 
     async def _reroute(self, segment: SegmentRange, writer: SegmentWriter, error: SegmentOver) -> None:
+        now_s = time.monotonic()
+        idle_since_s = self._idle_since_s.pop(segment.segment_id, now_s)
+        if writer.queue.settled or (writer.set_ups and segment.segment_id not in self._inherited):
+            idle_since_s = now_s  # it stored events, or had none to store
         try:
-            successors = await successors_of(self._cluster, segment.name)
+            successors = await successors_of(self._cluster, segment.name, idle_since_s)
             if not successors:
                 raise StreamSealed(f"stream {self._name} is sealed", stream=self._name) from error
             router = self._router
@@ -291,6 +302,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
             if not self._lazy_start:
                 for range_ in router.segments:
                     self._writer_of(range_)
+            self._idle_since_s |= {successor.segment.segment_id: idle_since_s for successor in successors}
         except ClientError as problem:
             self._fail(writer, problem)
         except Exception as problem:  # noqa: BLE001 — any failure must reach the waiters

@@ -46,7 +46,7 @@ from segstore.client.errors import (
     TokenExpired,
     failure,
 )
-from segstore.client.lifecycle import within
+from segstore.client.lifecycle import FreedAfter, within
 from segstore.wire import (
     AppendSetup,
     Buffer,
@@ -231,10 +231,11 @@ class _Attempt(msgspec.Struct):
         return 1 if self.counted == _NO_VALUE else self.counted + 1
 
 
-class _Sequence:
+class _Sequence(FreedAfter):
     """One attempt: its flow, its transient segment and writer. Its steps run one at a time. Made by `open`."""
 
     flow: Flow
+    endpoint: str
 
     def __init__(self, settings: ClientSettings, target: str, token: str) -> None:
         self._limit_ms = settings.request_timeout_ms
@@ -254,6 +255,7 @@ class _Sequence:
         """Opens a flow to the store. Raises as `ConnectionPool.flow`, and NotSupported."""
         self = cls(pool.settings, target, token)
         self.flow = flow = await pool.flow(endpoint, self)
+        self.endpoint = flow.endpoint
         if flow.hello.high_version < _FIRST_VERSION:
             flow.close()
             raise NotSupported(
@@ -264,10 +266,6 @@ class _Sequence:
                 actual=flow.hello.high_version,
             )
         return self
-
-    @property
-    def endpoint(self) -> str:
-        return self.flow.endpoint
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -393,10 +391,7 @@ class _Sequence:
 
     # --- shutdown ---------------------------------------------------------------------------------------------------
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
+    def close(self) -> None:
         """Deletes an abandoned transient segment, unless a merge may still need it or the connection is lost."""
         flow = self.flow
         if not flow.closed:

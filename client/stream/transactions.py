@@ -285,18 +285,17 @@ class Transaction(OpenedBefore, StreamClient):
         return await finish(self._leave(), f"leaving transaction {self._id} of {self._name}")
 
     async def _leave(self) -> ClientError | None:
-        problem: ClientError | None = None
         limit = self._settings.close_timeout_ms
         try:
             async with within(limit, f"transaction {self._id} of {self._name} was not aborted", stream=self._name):
                 await self.abort()
         except ClientError as error:
-            problem = error
+            return error
         finally:
             self._end()
             await self._stop_pinging()
             await self._release()
-        return problem
+        return None
 
     def _end(self) -> None:
         self._closed = True

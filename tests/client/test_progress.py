@@ -1,6 +1,7 @@
 """Peers that answer but make no progress: the number of requests is bounded, and they end with an error."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import count
@@ -9,19 +10,34 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
+from segstore.client.attempts import HELD_S
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Endpoint, FixedStore
-from segstore.client.controller import Cluster, Controller, ControllerChannels
+from segstore.client.controller import Cluster, Controller, ControllerChannels, name_of
 from segstore.client.controller.channels import NodeResponse
 from segstore.client.errors import NoSuchTable, PeerRefused, ProtocolViolation, RetriesExhausted
 from segstore.client.groups import GroupReader
+from segstore.client.groups import reader as group_reader
+from segstore.client.groups.positions import lag_of, read_before
 from segstore.client.groups.shared import SharedGroup
 from segstore.client.groups.state import Draft
 from segstore.client.groups.table import GroupTable
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentReader, SegmentWriter, WriterState
-from segstore.client.stream import ByteReader, EventReader, EventWriter, RevisionedStream, StateSynchronizer
+from segstore.client.stream import (
+    ByteReader,
+    EventReader,
+    EventWriter,
+    RevisionedStream,
+    StateSynchronizer,
+    event_reader,
+    event_writer,
+    frame_event,
+    read_ahead,
+    stream_client,
+)
 from segstore.wire import (
+    AppendBlockEnd,
     AppendSetup,
     Command,
     ConditionalAppend,
@@ -30,6 +46,7 @@ from segstore.wire import (
     ErrorMessageCode,
     GetSegmentAttribute,
     GetStreamSegmentInfo,
+    NoSuchSegment,
     ReadSegment,
     ReadTableEntriesDelta,
     SegmentAttribute,
@@ -49,6 +66,7 @@ from segstore.wire.controller_api import messages as m
 from segstore.wire.names import segment_id
 from segstore.wire.reader_groups import GroupConfig, GroupState, InitialState, encode_key
 from segstore.wire.revisioned import encode_initial
+from tests.client.segments import stores_all
 from tests.client.support import AddedUp, ScriptedPeer, ScriptedStore, settings, until
 from tests.looped import looped
 
@@ -117,6 +135,8 @@ def ended(peer: ScriptedPeer, command: Command) -> None:
             peer.send(SegmentIsSealed(request_id, segment, "", 0))
         case ReadSegment(segment=segment, offset=offset, request_id=request_id):
             peer.send(SegmentRead(segment, offset, False, True, b"", request_id))
+        case GetStreamSegmentInfo(request_id=request_id, segment_name=segment):
+            peer.send(StreamSegmentInfo(request_id, segment, True, True, False, 1, 0, 0))
 
 
 @asynccontextmanager
@@ -182,6 +202,14 @@ async def read_in_a_group(pool: ConnectionPool, controller: Controller, store: F
         await reader.read()
 
 
+async def measure_the_lag(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
+    await lag_of(Cluster(pool, controller, store), Group().state)
+
+
+async def find_read_segments(pool: ConnectionPool, controller: Controller, store: FixedStore) -> None:
+    await read_before(Cluster(pool, controller, store), [SEGMENT], {})
+
+
 USERS = [write, read, read_in_a_group]
 
 
@@ -198,6 +226,138 @@ async def test_successors_in_a_circle_are_an_error(circle: list[int], user: User
         with pytest.raises(ProtocolViolation, match=r"says that a/s/0\.#epoch\.\d follows .* not of an earlier epoch"):
             await user(pool, liar.controller, store)
     assert liar.asked <= 2 * len(circle) + 1
+
+
+def missing(peer: ScriptedPeer, command: Command) -> None:
+    """A store without segments."""
+    if isinstance(command, SetupAppend | ReadSegment):
+        peer.send(NoSuchSegment(command.request_id, command.segment, "", 0))
+
+
+def sealed_before_an_event(peer: ScriptedPeer, command: Command) -> None:
+    """A store whose segments are sealed as soon as an event comes."""
+    match command:
+        case SetupAppend(request_id=request_id, segment=segment, writer_id=writer_id):
+            peer.send(AppendSetup(request_id, segment, writer_id, -(2**63)))
+        case AppendBlockEnd(request_id=request_id):
+            peer.send(SegmentIsSealed(request_id, "", "", 0))
+
+
+@looped(
+    ("user", "script"),
+    [
+        (write, ended),
+        (write, missing),
+        (write, sealed_before_an_event),
+        (read, ended),
+        (read_in_a_group, ended),
+        (read_in_a_group, missing),
+        (measure_the_lag, ended),
+        (find_read_segments, ended),
+    ],
+)
+async def test_successors_without_end_are_followed_until_the_recovery_deadline(
+    user: User, script: Callable[[ScriptedPeer, Command], None]
+) -> None:
+    followed: list[int] = []
+
+    def follows(each: int) -> list[int]:
+        followed.append(each)
+        return [each + of(1)]
+
+    liar = LyingController(follows)
+    async with store_of(script, settings(recovery_timeout_ms=500)) as (_, pool, store):
+        with pytest.raises(RetriesExhausted, match="nothing was read from or stored in any of them") as caught:
+            await user(pool, liar.controller, store)
+    assert caught.value.details["bounded_by"] == "recovery_timeout_ms"
+    assert followed == [of(epoch) for epoch in range(len(followed))]
+    assert caught.value.segment == name_of("a", "s", of(len(followed)))
+
+
+@looped("user", USERS)
+async def test_many_empty_segments_lead_to_the_event_behind_them(user: User) -> None:
+    last = of(300)
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        if isinstance(command, SetupAppend | ReadSegment) and command.segment != name_of("a", "s", last):
+            ended(peer, command)
+        elif isinstance(command, ReadSegment) and command.offset == 0:
+            peer.send(SegmentRead(command.segment, 0, False, False, frame_event(b"x"), command.request_id))
+        else:
+            stores_all(peer, command)
+
+    liar = LyingController(lambda each: [each + of(1)])
+    async with store_of(script) as (_, pool, store):
+        await user(pool, liar.controller, store)
+    assert liar.asked >= 300
+
+
+class Hops(LyingController):
+    """A controller whose segments all have a successor, and a clock that each search for it advances."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(self._next)
+        self.now_s = 1_000.0
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, time=time.time)
+        for module in (stream_client, read_ahead, event_reader, event_writer, group_reader):
+            monkeypatch.setattr(module, "time", clock)
+
+    def _next(self, segment: int) -> list[int]:
+        self.now_s += 50
+        return [segment + of(1)]
+
+
+READERS: list[Callable[[Cluster], EventReader | GroupReader]] = [
+    lambda cluster: EventReader(cluster, "a", "s"),
+    lambda cluster: GroupReader(cluster, cast("SharedGroup", Group()), "r"),
+]
+
+
+@looped("reader_of", READERS)
+async def test_events_and_open_segments_are_progress_of_a_reader(
+    reader_of: Callable[[Cluster], EventReader | GroupReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hops = Hops(monkeypatch)
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        """Of four segments in a row, one has an event, one stays open for a while, and those behind them are empty."""
+        assert isinstance(command, ReadSegment)
+        kind = hops.asked % 4
+        if kind == 3:
+            hops.now_s += HELD_S
+        has_event = kind == 1 and command.offset == 0
+        data = frame_event(b"x") if has_event else b""
+        peer.send(SegmentRead(command.segment, command.offset, False, not has_event, data, command.request_id))
+
+    async with (
+        store_of(script, settings(recovery_timeout_ms=120_000)) as (_, pool, store),
+        reader_of(Cluster(pool, hops.controller, store)) as reader,
+    ):
+        for _ in range(10):
+            assert await reader.read() is not None
+
+
+@looped("lazy_start", [False, True])
+async def test_stored_events_are_progress_of_a_writer(lazy_start: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    hops = Hops(monkeypatch)
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        """Every other segment is sealed before it is set up, the other segments once they have an event."""
+        if isinstance(command, SetupAppend) and hops.asked % 2 == 0:
+            ended(peer, command)
+        elif isinstance(command, AppendBlockEnd) and command.last_event_number > 1:
+            peer.send(SegmentIsSealed(command.request_id, "", "", 0))
+        else:
+            stores_all(peer, command)
+
+    async with (
+        store_of(script, settings(recovery_timeout_ms=120_000)) as (_, pool, store),
+        EventWriter(Cluster(pool, hops.controller, store), "a", "s", lazy_start=lazy_start) as writer,
+    ):
+        for _ in range(10):
+            hops.now_s += 1_000  # nothing is written for a while
+            await writer.write(b"x")
+    assert hops.asked > 10
 
 
 def empty(*, at_tail: bool, length: int = 0, sealed: bool = False) -> Callable[[ScriptedPeer, Command], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from itertools import count
 from typing import Any
 from uuid import UUID
@@ -185,7 +185,11 @@ def reuses_an_event_number(patch: Patch) -> None:
 def skips_events_at_a_hand_over(patch: Patch) -> None:
     """Skips two events: the first may have answered a read of the reader that released the segment."""
     follow, skipped = GroupReader._follow, len(b"secondthird") + 2 * EVENT_HEADER_BYTES
-    patch(GroupReader, "_follow", lambda self, segment, offset: follow(self, segment, offset + skipped * (offset > 0)))
+
+    def skips(self: GroupReader, segment: str, offset: int, idle_since_s: float) -> Coroutine[Any, Any, None]:
+        return follow(self, segment, offset + skipped * (offset > 0), idle_since_s)
+
+    patch(GroupReader, "_follow", skips)
 
 
 @mutant("unread-below-checkpoint", scenarios.hand_over)

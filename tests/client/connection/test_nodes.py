@@ -72,7 +72,7 @@ def test_there_is_no_state_for_a_timeout() -> None:
     states = nodes("a")
     states.connecting("a", 0)
     states.disconnected("a", 1)
-    assert states.state("a") is NodeState.DISCONNECTED
+    assert states["a"].state is NodeState.DISCONNECTED
 
 
 @pytest.mark.seed("601.4")
@@ -87,10 +87,10 @@ def test_what_the_transition_table_lacks_is_refused() -> None:
             states = nodes("a")
             for earlier in list(moves.values())[:length]:
                 earlier(states)
-            assert states.state("a") is start
+            assert states["a"].state is start
             if (start, target) in TRANSITIONS:
                 move(states)
-                assert states.state("a") is target
+                assert states["a"].state is target
             else:
                 with pytest.raises(ValueError, match="cannot become"):
                     move(states)
@@ -181,7 +181,7 @@ def test_the_reconnect_back_off_of_a_node_doubles_from_fifty_milliseconds_to_a_s
     for _ in range(7):
         states.connecting("a", now_ms)
         states.disconnected("a", now_ms)
-        waits.append(states.history("a").wait_ms(now_ms))
+        waits.append(states["a"].history.wait_ms(now_ms))
         assert not states.can_connect("a", now_ms + waits[-1] - 0.5)
         now_ms += waits[-1]
     assert waits == [50, 100, 200, 400, 800, 1000, 1000]
@@ -190,7 +190,7 @@ def test_the_reconnect_back_off_of_a_node_doubles_from_fifty_milliseconds_to_a_s
     states.connecting("a", now_ms)
     states.ready("a")
     states.disconnected("a", now_ms)
-    assert states.history("a").wait_ms(now_ms) == 50, "ready resets it"
+    assert states["a"].history.wait_ms(now_ms) == 50, "ready resets it"
 
 
 @pytest.mark.seed("601.4")
@@ -257,12 +257,12 @@ async def test_calls_go_to_a_connected_node_and_to_another_when_it_is_gone() -> 
         calls = channels(*ends)
         for _ in range(3):
             await calls.ask("checkScopeExists", m.ScopeInfo(scope="a"))
-        assert [calls.states.state(end) for end in ends] == [NodeState.READY, NodeState.DISCONNECTED]
+        assert [calls.states[end].state for end in ends] == [NodeState.READY, NodeState.DISCONNECTED]
         await first.stop()
         await asyncio.gather(*[calls.ask("checkScopeExists", m.ScopeInfo(scope="a")) for _ in range(5)])
-        assert [calls.states.state(end) for end in ends] == [NodeState.DISCONNECTED, NodeState.READY]
-        assert calls.states.history(ends[0]).failures >= 1
-        assert [calls.states.in_flight(end) for end in ends] == [0, 0]
+        assert [calls.states[end].state for end in ends] == [NodeState.DISCONNECTED, NodeState.READY]
+        assert calls.states[ends[0]].history.failures >= 1
+        assert [calls.states[end].in_flight for end in ends] == [0, 0]
         await calls.aclose()
         await calls.aclose()
 
@@ -293,9 +293,9 @@ async def test_a_node_that_never_completes_its_handshake_costs_one_set_up_timeou
         working = [Endpoint(*mock.controller_address) for mock in (one, two) if mock.controller_address is not None]
         calls = channels(stuck.endpoint, *working, socket_connection_setup_timeout_ms=1_500)
         await calls.ask("checkScopeExists", m.ScopeInfo(scope="a"))
-        assert calls.states.history(stuck.endpoint).failed_setups == 1
-        assert calls.states.state(stuck.endpoint) is NodeState.DISCONNECTED
-        assert calls.states.state(working[0]) is NodeState.READY
+        assert calls.states[stuck.endpoint].history.failed_setups == 1
+        assert calls.states[stuck.endpoint].state is NodeState.DISCONNECTED
+        assert calls.states[working[0]].state is NodeState.READY
         await until(lambda: stuck.open_peers == 0)
         await calls.aclose()
         without = channels(stuck.endpoint, *working, socket_connection_setup_timeout_ms=60_000)
