@@ -233,11 +233,11 @@ def test_the_rules_on_replies_are_asked_about_the_refusals_that_follow_from_a_ru
 
 
 def test_replies_in_place_of_a_store_that_sends_no_more_wait_for_nothing(play: Playbook) -> None:
-    play.faults.add("type = READ_SEGMENT", do="WrongHost")
+    play.faults.add("type = READ_SEGMENT", do="SegmentIsSealed")
     play.forward(append(1), append(2))
     for number in (8, 9):
-        assert play.lane.request(ReadSegment(SEGMENT, 0, 100, "", number)) == []
-    refused = b"".join(encode(WrongHost(number, SEGMENT, "", "")) for number in (8, 9))
+        assert play.lane.request(ReadSegment(SEGMENT, 10 * number, 100, "", number)) == []
+    refused = b"".join(encode(SegmentIsSealed(number, SEGMENT, "", 10 * number)) for number in (8, 9))
     assert sent(play.lane.replies_ended()) == refused
     assert sent(play.lane.replies_ended()) == b""
     play.lane.end("the store has gone")
@@ -304,6 +304,25 @@ def test_a_request_whose_wait_ends_after_the_connection_is_not_executed(play: Pl
     play.lane.end("it was asked to")
     play.clock.advance(0.05)
     assert play.take_later() == []
+
+
+def test_appends_that_pass_are_numbered_and_a_rule_that_is_added_later_finds_each(play: Playbook) -> None:
+    play.lane.pass_appends(SEGMENT, WRITER, [(1, 3), (2, 3), (3, 3)])
+    play.lane.pass_undecoded()
+    assert play.execute(PING).seen.number == 5
+    play.lane.pass_acknowledgement(WRITER.bytes, 1)
+    play.faults.add(f'segment = "{SEGMENT}"', on="reply", do="drop")
+    for number in (2, 3):
+        assert play.lane.reply([acknowledgement(number, number - 1)]) == []
+    assert [decision.request for decision in play.faults.decisions] == [2, 3]
+
+
+async def test_the_reply_to_a_request_that_a_function_lets_pass_waits_as_another_rule_says(play: Playbook) -> None:
+    play.faults.add("type = KEEP_ALIVE", do={"delay_ms": 50, "at": "after"})
+    play.faults.add("type = KEEP_ALIVE", do=lambda request: request.proceed())
+    assert play.lane.reply([encode(PING)], play.execute(PING)) == []
+    play.clock.advance(0.05)
+    assert sent(play.take_later()) == encode(PING)
 
 
 def test_unknown_bytes_from_the_store_are_sent_in_order_until_the_end(play: Playbook) -> None:
