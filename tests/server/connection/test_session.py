@@ -335,6 +335,9 @@ def test_after_close_nothing_refers_to_the_session() -> None:
     assert names(desk) == set()
     assert desk.session.reads == set()
     assert desk.session.out == []
+    desk.called = 0
+    desk.session.reply(KeepAlive())
+    assert desk.called == 0
 
 
 def test_setting_up_many_writers_ends_with_the_memory_that_they_may_take() -> None:

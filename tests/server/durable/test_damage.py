@@ -80,7 +80,7 @@ async def test_a_flipped_byte_in_any_file_is_found(crashed: Path, tmp_path: Path
                 (byte,) = copy.read(1)
                 copy.seek(at)
                 copy.write(bytes([byte ^ 0x10]))
-            assert verify(path).faults != [], f"byte {at} of {file.name}, by verify"
+            assert str(path) in " ".join(verify(path).faults), f"byte {at} of {file.name}, by verify"
             # Only bytes in no group mean nothing to the one who opens it.
             unused = kind_of(file) == "journal" and byte == 0
             assert str(path) in await refused(path) or unused, f"byte {at} of {file.name}, by opening and reading"

@@ -6,6 +6,7 @@ from uuid import UUID
 import pytest
 
 from segstore.server.faults import Effect, End, Execute, Faults, Finish, Forget, Lane, Observer, Send
+from segstore.server.recording import RecordedConnection
 from segstore.wire import (
     AppendSetup,
     Command,
@@ -21,6 +22,7 @@ from segstore.wire import (
 from segstore.wire.blocks import Append
 from tests.server.faults.traffic import APPENDS
 from tests.server.support import SEGMENT, WRITER, FakeClock
+from tests.server.test_recording import Notes
 
 PING = KeepAlive()
 READ = ReadSegment(SEGMENT, 0, 100, "", 7)
@@ -258,6 +260,12 @@ def test_one_acknowledgement_of_several_appends_waits_for_all_that_their_rules_s
     assert sent(play.take_later()) == acknowledgement(3, 0)
 
 
+def test_one_acknowledgement_of_several_appends_is_dropped_if_a_rule_drops_one_of_them(play: Playbook) -> None:
+    play.faults.add(APPENDS, nth=2, do="drop reply")
+    play.forward(append(1), append(2), append(3))
+    assert play.lane.reply([acknowledgement(3, 0)]) == []
+
+
 def test_the_holds_of_several_rules_follow_each_other(play: Playbook) -> None:
     for name in ("first", "second"):
         play.faults.add("type = KEEP_ALIVE", do="hold", name=name)
@@ -365,6 +373,17 @@ def test_each_request_and_connection_has_its_number_and_the_store_its_own() -> N
     assert (seen.applied_s, seen.reply, seen.replied_s) == (play.clock.now_s(), "SEGMENT_READ", None)
     other.sent([seen])
     assert seen.replied_s == play.clock.now_s()
+
+
+def test_a_recorder_numbers_the_connection_and_its_requests(play: Playbook) -> None:
+    recorder = Notes()
+    recorded = RecordedConnection(recorder)
+    lane = Lane(play.faults, store=0, encode=encode, on_effects=play.later.extend, recorded=recorded)
+    assert (lane.number, recorded.is_numbering) == (1, True)
+    recorder.requests = 6
+    (execute,) = lane.request(PING)
+    assert isinstance(execute, Execute)
+    assert (execute.seen.number, play.faults.requests) == (7, 7)
 
 
 def test_a_rule_on_replies_is_asked_about_each_with_the_facts_of_its_request(play: Playbook) -> None:
