@@ -10,7 +10,9 @@ from segstore.server.recording import RecordedConnection
 from segstore.wire import (
     AppendSetup,
     Command,
+    ConditionalCheckFailed,
     DataAppended,
+    InvalidEventNumber,
     KeepAlive,
     ReadSegment,
     SegmentIsSealed,
@@ -133,6 +135,22 @@ def test_one_acknowledgement_of_several_appends_ends_before_the_one_that_a_rule_
     first = encode(DataAppended(3, WRITER, 1, 0, 12))
     assert sent(effects) == first + b"".join(refused)
     assert kinds(effects) == ["Forget", "Forget", "Send"]
+
+
+def test_one_acknowledgement_of_several_appends_continues_behind_a_failed_condition(play: Playbook) -> None:
+    play.faults.add(APPENDS, nth=2, do={"error": "ConditionalCheckFailed", "at": "after"})
+    play.forward(append(1), append(2), append(3))
+    replies = DataAppended(3, WRITER, 1, 0, 12), ConditionalCheckFailed(WRITER, 2, 3), DataAppended(3, WRITER, 3, 2, 12)
+    assert sent(play.lane.reply([acknowledgement(3, 0)])) == b"".join(map(encode, replies))
+
+
+def test_one_acknowledgement_of_several_appends_ends_with_a_wrong_event_number(play: Playbook) -> None:
+    play.faults.add(APPENDS, nth=2, do={"error": "InvalidEventNumber", "at": "after"})
+    play.forward(append(1), append(2), append(3))
+    effects = play.lane.reply([acknowledgement(3, 0)])
+    replies = DataAppended(3, WRITER, 1, 0, 12), InvalidEventNumber(WRITER, 3, "", 2)
+    assert sent(effects) == b"".join(map(encode, replies))
+    assert "Finish" in kinds(effects)
 
 
 def test_a_writer_that_was_refused_is_served_again_after_its_set_up(play: Playbook) -> None:
@@ -317,7 +335,8 @@ def test_a_request_whose_wait_ends_after_the_connection_is_not_executed(play: Pl
 def test_appends_that_pass_are_numbered_and_a_rule_that_is_added_later_finds_each(play: Playbook) -> None:
     play.lane.pass_appends(SEGMENT, WRITER, [(1, 3), (2, 3), (3, 3)])
     play.lane.pass_undecoded()
-    assert play.execute(PING).seen.number == 5
+    play.lane.appends_passed(2)
+    assert play.execute(PING).seen.number == 7
     play.lane.pass_acknowledgement(WRITER.bytes, 1)
     play.faults.add(f'segment = "{SEGMENT}"', on="reply", do="drop")
     for number in (2, 3):
