@@ -60,7 +60,10 @@ def test_parts_are_written_one_after_the_other() -> None:
     data.write_all([b"one", bytearray(b"two"), memoryview(b"three")])
     data.write_all([b"x" * 300, b"y" * 300])
     data.write_all([])
-    assert joined(data, 0, data.length) == b"onetwothree" + b"x" * 300 + b"y" * 300
+    data.write_all([b"z" * 5000])
+    data.write_all([b"large" * 500, b"small"])  # the last chunk has room for them
+    end = b"z" * 5000 + b"large" * 500 + b"small"
+    assert joined(data, 0, data.length) == b"onetwothree" + b"x" * 300 + b"y" * 300 + end
 
 
 def test_parts_that_need_more_memory_than_there_is_are_all_refused() -> None:
