@@ -168,3 +168,7 @@ async def test_an_event_of_the_largest_size_is_appended_and_a_larger_one_refused
                 writer.write(b"x" * 109)
             assert (caught.value.segment, caught.value.limit, caught.value.actual) == (SEGMENT, 108, 109)
             await writer.write(b"y")
+        async with SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT, frame_events=True) as framing:
+            await framing.write(b"x" * 100)
+            with pytest.raises(EventTooLarge):
+                framing.write(b"x" * 101)

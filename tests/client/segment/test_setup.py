@@ -10,12 +10,12 @@ import pytest
 
 from segstore.client.config import ClientSettings
 from segstore.client.connection import ConnectionPool, Endpoint, FixedStore
-from segstore.client.errors import Closed, RetriesExhausted, SegmentMissing, SegmentOver, SegmentSealed
+from segstore.client.errors import Closed, RequestTimedOut, RetriesExhausted, SegmentMissing, SegmentOver, SegmentSealed
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentReader, SegmentWriter, WriterState
 from segstore.server import MockSegmentStore
-from segstore.wire import AppendBlockEnd, Command, DataAppended, SetupAppend
-from tests.client.segments import FAST_RETRY, SEGMENT, content, make, setup_reply
+from segstore.wire import AppendBlockEnd, AuthTokenCheckFailed, AuthTokenErrorCode, Command, DataAppended, SetupAppend
+from tests.client.segments import FAST_RETRY, SEGMENT, content, make, setup_reply, stores_all
 from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings, until
 from tests.looped import looped
 
@@ -136,7 +136,32 @@ async def test_a_store_that_sets_up_but_never_acknowledges_does_not_hang_the_wri
             await writer.write(b"event")
         assert caught.value.endpoint == str(store.endpoint)
         assert caught.value.request_id is not None
+        assert isinstance(caught.value.__cause__, RequestTimedOut)
+        assert caught.value.__cause__.segment == SEGMENT
         await writer.abort()
+
+
+async def test_an_expired_token_is_fetched_again_for_the_next_set_up() -> None:
+    used: list[str] = []
+
+    def answer(peer: ScriptedPeer, command: Command) -> None:
+        if isinstance(command, SetupAppend) and not used:
+            peer.send(AuthTokenCheckFailed(command.request_id, "", AuthTokenErrorCode.TOKEN_EXPIRED))
+        else:
+            stores_all(peer, command)
+        if isinstance(command, SetupAppend):
+            used.append(command.delegation_token)
+
+    async def fetch() -> str:
+        return f"token {len(used)}"
+
+    async with (
+        ScriptedStore(answer) as store,
+        ConnectionPool(settings(retry=FAST_RETRY)) as pool,
+        SegmentWriter(pool, FixedStore(store.endpoint, fetch), SEGMENT) as writer,
+    ):
+        await writer.write(b"event")
+    assert used == ["token 0", "token 1"]
 
 
 @pytest.mark.seed("36.27")

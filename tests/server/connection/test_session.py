@@ -144,6 +144,14 @@ def test_a_writer_set_up_for_another_segment_writes_there() -> None:
     assert desk.service.store.segment_info(OTHER).length == 4
 
 
+def test_a_writer_set_up_for_two_segments_in_one_read_writes_to_each() -> None:
+    desk = writing()
+    desk.ask(create(OTHER))
+    answers = desk.ask(set_up(OTHER), append(1, b"other"), set_up(), append(1))
+    assert [type(each) for each in answers] == [AppendSetup, DataAppended] * 2
+    assert [desk.service.store.segment_info(name).length for name in (OTHER, SEGMENT)] == [5, 4]
+
+
 def test_a_set_up_that_was_refused_leaves_no_writer() -> None:
     desk = writing()
     assert desk.ask(set_up("scope/none/0.#epoch.0")) == [NoSuchSegment(2, "scope/none/0.#epoch.0", "", -1)]
@@ -327,6 +335,9 @@ def test_after_close_nothing_refers_to_the_session() -> None:
     assert names(desk) == set()
     assert desk.session.reads == set()
     assert desk.session.out == []
+    desk.called = 0
+    desk.session.reply(KeepAlive())
+    assert desk.called == 0
 
 
 def test_setting_up_many_writers_ends_with_the_memory_that_they_may_take() -> None:
@@ -378,16 +389,17 @@ def test_what_a_session_stores_and_queues_is_counted() -> None:
 
 
 def test_a_reply_that_goes_into_an_empty_queue_is_announced_and_the_next_is_not() -> None:
-    desk = Desk(make_service())
-    desk.session.receive_all((KeepAlive(),), whole=False)
-    desk.session.receive_all((KeepAlive(),), whole=False)
-    assert desk.called == 1
-    assert desk.take() == [KeepAlive(), KeepAlive()]
-    desk.session.receive_all((KeepAlive(),), whole=False)
-    assert desk.called == 2
+    desk = writing()
+    desk.ask(append(1))
+    desk.called = 0
+    for number, command in enumerate((KeepAlive(), read(), KeepAlive()), 1):
+        desk.session.receive_all((command,), whole=False)
+        desk.session.receive_all((command,), whole=False)
+        assert desk.called == number
+        assert len(desk.take()) == 2
     desk.session.end("enough")
     desk.session.end("again")
-    assert (desk.called, desk.session.why, desk.session.ending) == (3, "enough", SessionEnding.DROPPED)
+    assert (desk.called, desk.session.why, desk.session.ending) == (4, "enough", SessionEnding.DROPPED)
 
 
 def test_a_writer_takes_memory_as_long_as_it_is_set_up_and_more_with_a_longer_name() -> None:

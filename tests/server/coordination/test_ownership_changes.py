@@ -159,6 +159,7 @@ def test_a_store_does_not_start_without_the_coordination_service() -> None:
         with pytest.raises(Unreachable):
             await cluster.first.ownership.start()
         assert cluster.first.ownership.session is None
+        await cluster.first.ownership.stop()
         cluster.service.close()
 
     run(play())

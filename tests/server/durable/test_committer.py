@@ -413,6 +413,22 @@ async def test_a_round_is_durable_when_all_its_journals_have_it_and_all_rounds_b
     assert (committers.committed, sender.released, second.released) == (2, [1, 2], [2])
 
 
+async def test_replies_that_cannot_be_sent_end_their_sender_once_and_no_other() -> None:
+    class Broken(Sender):
+        def release(self, out: list[Buffer]) -> None:
+            raise ZeroDivisionError
+
+    committers = Committers()
+    journal = Journalled(committers)
+    journal.execute()
+    broken = hold(committers, Broken())
+    hold(committers, broken)
+    other = hold(committers)
+    await asyncio.sleep(0)
+    journal.commit()
+    assert (broken.ended, other.ended, other.released) == (["its replies could not be sent"], [], [1])
+
+
 async def test_rounds_that_are_durable_can_leave_before_the_loop_is_notified() -> None:
     committers = Committers()
     one, other = Journalled(committers), Journalled(committers)

@@ -4,13 +4,14 @@ import asyncio
 import os
 import shutil
 import struct
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from segstore.cli.commands import main
-from segstore.server.durable import DataError, journal, verify
+from segstore.server.durable import DataDirectory, DataError, journal, verify
 from segstore.server.store import DataDamaged
 from tests.server.durable.support import RANDOM, checkpoint, make, running, write
 
@@ -80,7 +81,7 @@ async def test_a_flipped_byte_in_any_file_is_found(crashed: Path, tmp_path: Path
                 (byte,) = copy.read(1)
                 copy.seek(at)
                 copy.write(bytes([byte ^ 0x10]))
-            assert verify(path).faults != [], f"byte {at} of {file.name}, by verify"
+            assert str(path) in " ".join(verify(path).faults), f"byte {at} of {file.name}, by verify"
             # Only bytes in no group mean nothing to the one who opens it.
             unused = kind_of(file) == "journal" and byte == 0
             assert str(path) in await refused(path) or unused, f"byte {at} of {file.name}, by opening and reading"
@@ -130,6 +131,21 @@ async def test_the_last_group_is_missed_where_it_was_even_if_a_new_journal_follo
         await opened_and_read(path)
     said = str(found.value).partition("; restore")[0]
     assert verify(path).faults == [said]
+
+
+def test_a_directory_of_another_owner_is_reported_with_what_differs(crashed: Path) -> None:
+    with closing(DataDirectory.look(crashed)) as directory:
+        manifest = directory.manifest
+    cluster, containers, held = manifest.cluster, manifest.containers, manifest.held
+    assert verify(crashed, (cluster, containers, held)).faults == []
+    others = {
+        "cluster": ("another", containers, held),
+        "counts": (cluster, 9, held),
+        "holds": (cluster, containers, ()),
+    }
+    for what, owner in others.items():
+        (fault,) = verify(crashed, owner).faults
+        assert what in fault.removeprefix(str(crashed))
 
 
 def test_a_write_that_a_kill_cut_short_is_a_note_and_no_fault(crashed: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from segstore.server.cluster import MockCluster
-from segstore.server.durable import Files, JournalFailed, durable
+from segstore.server.durable import DirectoryUnusable, Files, JournalFailed, durable
 from segstore.server.durable.journal import Group, JournalWriter
 from tests.server.durable.support import checkpoint, everything, make, running, write
 from tests.server.support import HELLO, PATIENCE_S, Peer, append, create, set_up
@@ -174,6 +174,14 @@ async def test_journals_that_lack_descriptors_leave_no_files_and_use_no_numbers(
             "journal-0000000001",
             "journal-0000000002",
         }
+
+
+async def test_a_store_that_cannot_make_its_first_journal_does_not_start(tmp_path: Path) -> None:
+    maker = HalfMade(OSError(errno.ENOSPC, "No space left on device"))
+    maker.failures = 1
+    with pytest.raises(DirectoryUnusable, match="No space left on device"):
+        async with running(tmp_path, make_journal=maker):
+            pass
 
 
 class Counting(Files):

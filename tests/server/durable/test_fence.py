@@ -1,11 +1,13 @@
 """Epochs of a container: the last to open it wins, and the others find out."""
 
 import errno
+import shutil
 from pathlib import Path
 
 import pytest
 
-from segstore.server.durable import DirectoryUnusable, Files
+from segstore.server.durable import DirectoryDamaged, DirectoryUnusable, Files
+from segstore.server.durable.data_directory import JournalFile
 from segstore.server.durable.fence import ContainerEpoch, Fenced, FencedDirectory, epochs_of
 
 
@@ -100,6 +102,22 @@ def test_an_epoch_whose_disk_is_full_is_refused_with_its_path_and_leaves_nothing
         adopted(epoch, Full())
     assert epochs_of(tmp_path) == [1, 2]
     assert later.older()[0].path == epoch.path
+
+
+def test_an_epoch_whose_predecessor_has_lost_a_file_is_refused_with_its_path(tmp_path: Path) -> None:
+    first = adopted(ContainerEpoch.claim(tmp_path))
+    first.change(journals=(JournalFile(1, 0),))
+    first.note(5)
+    for missing in (first.path / "journal-0000000001", first.path / "MANIFEST"):
+        missing.unlink(missing_ok=True)
+        second = ContainerEpoch.claim(tmp_path)
+        with pytest.raises(DirectoryDamaged, match="it is missing") as damaged:
+            adopted(second)
+        assert damaged.value.file == missing
+    shutil.rmtree(first.path)
+    with pytest.raises(DirectoryDamaged) as damaged:
+        adopted(ContainerEpoch.claim(tmp_path))
+    assert damaged.value.file == tmp_path / "epoch-0000000002" / "MANIFEST"
 
 
 def test_an_epoch_takes_over_what_its_predecessor_has_and_removes_it_when_it_is_in_force(tmp_path: Path) -> None:

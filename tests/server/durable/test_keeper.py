@@ -68,6 +68,15 @@ async def test_what_is_deleted_or_truncated_is_removed_from_the_disk_unasked(
         await until(lambda: durability.snapshots)
 
 
+async def test_a_start_writes_small_journals_again_and_removes_them(tmp_path: Path) -> None:
+    for life in range(3):
+        async with running(tmp_path, crash=True) as (durability, store):
+            assert durability._journals.ended == []
+            for group in range(2):
+                store.create_segment(f"segment {group} of life {life}", now_ms=1)
+                await durability.committer.settled()
+
+
 async def test_a_start_that_has_read_many_journals_takes_a_snapshot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

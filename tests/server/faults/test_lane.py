@@ -6,10 +6,13 @@ from uuid import UUID
 import pytest
 
 from segstore.server.faults import Effect, End, Execute, Faults, Finish, Forget, Lane, Observer, Send
+from segstore.server.recording import RecordedConnection
 from segstore.wire import (
     AppendSetup,
     Command,
+    ConditionalCheckFailed,
     DataAppended,
+    InvalidEventNumber,
     KeepAlive,
     ReadSegment,
     SegmentIsSealed,
@@ -21,6 +24,7 @@ from segstore.wire import (
 from segstore.wire.blocks import Append
 from tests.server.faults.traffic import APPENDS
 from tests.server.support import SEGMENT, WRITER, FakeClock
+from tests.server.test_recording import Notes
 
 PING = KeepAlive()
 READ = ReadSegment(SEGMENT, 0, 100, "", 7)
@@ -133,6 +137,22 @@ def test_one_acknowledgement_of_several_appends_ends_before_the_one_that_a_rule_
     assert kinds(effects) == ["Forget", "Forget", "Send"]
 
 
+def test_one_acknowledgement_of_several_appends_continues_behind_a_failed_condition(play: Playbook) -> None:
+    play.faults.add(APPENDS, nth=2, do={"error": "ConditionalCheckFailed", "at": "after"})
+    play.forward(append(1), append(2), append(3))
+    replies = DataAppended(3, WRITER, 1, 0, 12), ConditionalCheckFailed(WRITER, 2, 3), DataAppended(3, WRITER, 3, 2, 12)
+    assert sent(play.lane.reply([acknowledgement(3, 0)])) == b"".join(map(encode, replies))
+
+
+def test_one_acknowledgement_of_several_appends_ends_with_a_wrong_event_number(play: Playbook) -> None:
+    play.faults.add(APPENDS, nth=2, do={"error": "InvalidEventNumber", "at": "after"})
+    play.forward(append(1), append(2), append(3))
+    effects = play.lane.reply([acknowledgement(3, 0)])
+    replies = DataAppended(3, WRITER, 1, 0, 12), InvalidEventNumber(WRITER, 3, "", 2)
+    assert sent(effects) == b"".join(map(encode, replies))
+    assert "Finish" in kinds(effects)
+
+
 def test_a_writer_that_was_refused_is_served_again_after_its_set_up(play: Playbook) -> None:
     play.faults.add(APPENDS, nth=1, do="SegmentIsSealed")
     assert kinds(play.lane.request(append(1))) == ["Forget", "Send"]
@@ -233,11 +253,11 @@ def test_the_rules_on_replies_are_asked_about_the_refusals_that_follow_from_a_ru
 
 
 def test_replies_in_place_of_a_store_that_sends_no_more_wait_for_nothing(play: Playbook) -> None:
-    play.faults.add("type = READ_SEGMENT", do="WrongHost")
+    play.faults.add("type = READ_SEGMENT", do="SegmentIsSealed")
     play.forward(append(1), append(2))
     for number in (8, 9):
-        assert play.lane.request(ReadSegment(SEGMENT, 0, 100, "", number)) == []
-    refused = b"".join(encode(WrongHost(number, SEGMENT, "", "")) for number in (8, 9))
+        assert play.lane.request(ReadSegment(SEGMENT, 10 * number, 100, "", number)) == []
+    refused = b"".join(encode(SegmentIsSealed(number, SEGMENT, "", 10 * number)) for number in (8, 9))
     assert sent(play.lane.replies_ended()) == refused
     assert sent(play.lane.replies_ended()) == b""
     play.lane.end("the store has gone")
@@ -256,6 +276,12 @@ def test_one_acknowledgement_of_several_appends_waits_for_all_that_their_rules_s
     assert (play.faults.held("held"), play.take_later()) == (1, [])
     play.faults.release("held")
     assert sent(play.take_later()) == acknowledgement(3, 0)
+
+
+def test_one_acknowledgement_of_several_appends_is_dropped_if_a_rule_drops_one_of_them(play: Playbook) -> None:
+    play.faults.add(APPENDS, nth=2, do="drop reply")
+    play.forward(append(1), append(2), append(3))
+    assert play.lane.reply([acknowledgement(3, 0)]) == []
 
 
 def test_the_holds_of_several_rules_follow_each_other(play: Playbook) -> None:
@@ -306,6 +332,26 @@ def test_a_request_whose_wait_ends_after_the_connection_is_not_executed(play: Pl
     assert play.take_later() == []
 
 
+def test_appends_that_pass_are_numbered_and_a_rule_that_is_added_later_finds_each(play: Playbook) -> None:
+    play.lane.pass_appends(SEGMENT, WRITER, [(1, 3), (2, 3), (3, 3)])
+    play.lane.pass_undecoded()
+    play.lane.appends_passed(2)
+    assert play.execute(PING).seen.number == 7
+    play.lane.pass_acknowledgement(WRITER.bytes, 1)
+    play.faults.add(f'segment = "{SEGMENT}"', on="reply", do="drop")
+    for number in (2, 3):
+        assert play.lane.reply([acknowledgement(number, number - 1)]) == []
+    assert [decision.request for decision in play.faults.decisions] == [2, 3]
+
+
+async def test_the_reply_to_a_request_that_a_function_lets_pass_waits_as_another_rule_says(play: Playbook) -> None:
+    play.faults.add("type = KEEP_ALIVE", do={"delay_ms": 50, "at": "after"})
+    play.faults.add("type = KEEP_ALIVE", do=lambda request: request.proceed())
+    assert play.lane.reply([encode(PING)], play.execute(PING)) == []
+    play.clock.advance(0.05)
+    assert sent(play.take_later()) == encode(PING)
+
+
 def test_unknown_bytes_from_the_store_are_sent_in_order_until_the_end(play: Playbook) -> None:
     assert sent(play.lane.forward(b"anything")) == b"anything"
     play.faults.add("type = READ_SEGMENT", do="hold after", name="held")
@@ -346,6 +392,17 @@ def test_each_request_and_connection_has_its_number_and_the_store_its_own() -> N
     assert (seen.applied_s, seen.reply, seen.replied_s) == (play.clock.now_s(), "SEGMENT_READ", None)
     other.sent([seen])
     assert seen.replied_s == play.clock.now_s()
+
+
+def test_a_recorder_numbers_the_connection_and_its_requests(play: Playbook) -> None:
+    recorder = Notes()
+    recorded = RecordedConnection(recorder)
+    lane = Lane(play.faults, store=0, encode=encode, on_effects=play.later.extend, recorded=recorded)
+    assert (lane.number, recorded.is_numbering) == (1, True)
+    recorder.requests = 6
+    (execute,) = lane.request(PING)
+    assert isinstance(execute, Execute)
+    assert (execute.seen.number, play.faults.requests) == (7, 7)
 
 
 def test_a_rule_on_replies_is_asked_about_each_with_the_facts_of_its_request(play: Playbook) -> None:

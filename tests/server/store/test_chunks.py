@@ -1,10 +1,13 @@
 """Chunks: bytes come back as written, views stay what they are, memory is given back and used again."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore.server.store import ChunkPool
 from segstore.server.store.chunks import CHUNK_BYTES, FIRST_CHUNK_BYTES, FileChunk, SegmentData
+from segstore.server.store.errors import StoreFull
+from segstore.server.store.memory import MemoryAccount
 from tests.looped import looped
 
 
@@ -45,12 +48,30 @@ def test_chunks_grow_up_to_four_mebibytes() -> None:
     assert set(sizes[8:]) == {CHUNK_BYTES}
 
 
+def test_a_write_above_the_next_size_gets_one_chunk_of_a_power_of_two() -> None:
+    for size, allocated in [(1023, 1024), (1024, 1024), (1025, 2048)]:
+        data = SegmentData(ChunkPool())
+        data.write(bytes(size))
+        assert [len(chunk) for _, _, chunk in data.pieces()] == [allocated]
+
+
 def test_parts_are_written_one_after_the_other() -> None:
     data = SegmentData(ChunkPool())
     data.write_all([b"one", bytearray(b"two"), memoryview(b"three")])
     data.write_all([b"x" * 300, b"y" * 300])
     data.write_all([])
-    assert joined(data, 0, data.length) == b"onetwothree" + b"x" * 300 + b"y" * 300
+    data.write_all([b"z" * 5000])
+    data.write_all([b"large" * 500, b"small"])  # the last chunk has room for them
+    end = b"z" * 5000 + b"large" * 500 + b"small"
+    assert joined(data, 0, data.length) == b"onetwothree" + b"x" * 300 + b"y" * 300 + end
+
+
+def test_parts_that_need_more_memory_than_there_is_are_all_refused() -> None:
+    data = SegmentData(ChunkPool(memory=MemoryAccount(16 * 1024)))
+    data.write(bytes(5000))
+    with pytest.raises(StoreFull):
+        data.write_all([bytes(3000), bytes(3000)])
+    assert data.length == 5000
 
 
 def test_the_callers_buffer_is_free_after_a_write() -> None:

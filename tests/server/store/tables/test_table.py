@@ -167,6 +167,10 @@ def test_a_page_ends_when_it_reaches_two_mebibytes() -> None:
         driver.put((b"key%d" % number, bytes(900_000)))
     assert [len(driver.table.iterate(100)[0]), len(driver.keys(100)[0])] == [3, 5]
     assert len(driver.all_pages(100)) == 5
+    of_keys = Driver()
+    for number in range(300):
+        of_keys.put((number.to_bytes(8192, "big"), b""))
+    assert len(of_keys.keys(1000)[0]) == 256
 
 
 def test_a_range_on_a_hash_table_is_refused_before_its_token_is_read() -> None:
