@@ -123,10 +123,6 @@ class ReadSpan:
         """Returns the place of the first read that completed the event at an offset."""
         return self.places[bisect_right(self.reads, offset) - 1]
 
-    def end_of(self, index: int) -> int:
-        """Returns the offset at which an event ends."""
-        return self.offsets[index + 1] if index + 1 < len(self.offsets) else self.end
-
 
 class _Rest(NamedTuple):
     """The beginning of an event that is not whole. needed: bytes that make it whole, or its header."""
@@ -152,10 +148,11 @@ class Contents:
         self._rests: dict[int, _Rest] = {}
         """The end of a read → the beginning of the event that it cuts."""
 
-    def read(self, offset: int, data: bytes, place: int) -> int | None:
+    def read(self, offset: int, data: bytes, place: int) -> tuple[int, int] | None:
         """Takes bytes that were read.
 
-        Returns the offset of the first event that differs from what an earlier read showed there; None if all agree.
+        Returns the offset of the first event that differs from what an earlier read showed there, and the place of that
+        read; None if all agree.
         """
         end = offset + len(data)
         rest = self._rests.pop(offset, None)
@@ -182,11 +179,6 @@ class Contents:
             self._hold(end, _Rest(offset + stop, [data[stop:]], len(data) - stop, needed))
         return differing
 
-    def first_read(self, offset: int) -> int | None:
-        """Returns the place of the read that first showed the event at an offset."""
-        span = self._span(offset)
-        return None if span is None else span.read_of(offset)
-
     def unknown_in(self, low: int, high: int) -> list[int]:
         """Returns the offsets in a range at which bytes begin that are no whole event."""
         rests = (rest.start for end, rest in self._rests.items() if end >= high)
@@ -201,8 +193,8 @@ class Contents:
         index = bisect_right(self._starts, offset) - 1
         return self.spans[index] if index >= 0 and offset <= self.spans[index].end else None
 
-    def _take(self, offsets: list[int], hashes: list[int], end: int, place: int) -> int | None:
-        """Takes whole events, which end at `end`; returns the offset of the first event that differs."""
+    def _take(self, offsets: list[int], hashes: list[int], end: int, place: int) -> tuple[int, int] | None:
+        """Takes whole events, which end at `end`. Returns as `read`."""
         at, count = 0, len(offsets)
         while at < count:
             offset = offsets[at]
@@ -212,12 +204,15 @@ class Contents:
                 known, held = span.hashes[index : index + count - at], span.offsets[index : index + count - at]
                 read, read_at = array("q", hashes[at : at + len(known)]), array("q", offsets[at : at + len(known)])
                 if known != read or held != read_at:
-                    return next((o for o, old, new in zip(read_at, known, read, strict=True) if old != new), None)
+                    events = zip(read_at, known, read, strict=True)
+                    return next(((start, span.read_of(start)) for start, old, new in events if old != new), None)
                 at += len(known)
                 continue
             if span is None:
                 span = ReadSpan(offset)
-                self._insert(span)
+                index = bisect_right(self._starts, offset)
+                self._starts.insert(index, offset)
+                self.spans.insert(index, span)
             index = bisect_right(self._starts, span.start)
             follower = self.spans[index] if index < len(self.spans) else None
             upto = count if follower is None else bisect_left(offsets, follower.start, at)
@@ -229,11 +224,6 @@ class Contents:
                     span.join(follower)
             at = upto
         return None
-
-    def _insert(self, span: ReadSpan) -> None:
-        index = bisect_right(self._starts, span.start)
-        self._starts.insert(index, span.start)
-        self.spans.insert(index, span)
 
     def certain(self, boundaries: Iterable[Iterable[int]]) -> Iterator[ReadSpan]:
         """Yields the spans that start at offset 0, or at an offset at which an event is known to start."""

@@ -258,12 +258,11 @@ class SegmentFold:
                 broken += self._truncated(segment, read, place)
             if 0 <= segment.final < end:
                 broken.append(self._beyond_seal(segment, f"is read up to {end}", end, place))
-            offset = segment.contents.read(read.offset, read.data, self._places.add(place))
-            if offset is not None:
-                first = segment.contents.first_read(offset)
+            differing = segment.contents.read(read.offset, read.data, self._places.add(place))
+            if differing is not None:
+                offset, earlier = differing
                 text = f"the event at offset {offset} of {segment.name} was another in an earlier read"
-                earlier = None if first is None else self._places[first]
-                broken.append(self._broken("inconsistent-offsets", (earlier, place), text))
+                broken.append(self._broken("inconsistent-offsets", (self._places[earlier], place), text))
             segment.grow(end, place, "")
         if read.is_end:
             broken += self._final(segment, end, place)

@@ -66,7 +66,8 @@ class SegmentState:
         self.large_size = 0
         self._chunks: list[bytes] = []
         self._chunk_bytes = 0
-        self._stores: dict[str, int] = {}
+        self.stores: dict[str, int] = {}
+        """The stores that acknowledged appends → their numbers."""
         self._known: dict[str, tuple[array[int], array[int]]] = {}
         """Of each file the times at which the known length grew, and the lengths, which begin with -1."""
         self._open_merge: tuple[int, list[SegmentState]] = (-1, [])
@@ -76,7 +77,7 @@ class SegmentState:
 
     def store(self, name: str) -> int:
         """Returns the number of a store; 0 if it is not known."""
-        return self._stores.setdefault(name, len(self._stores) + 1) if name else 0
+        return self.stores.setdefault(name, len(self.stores) + 1) if name else 0
 
     def grow(self, length: int, place: Place, store: str) -> None:
         """Takes a length that the segment had at a place."""
@@ -98,11 +99,6 @@ class SegmentState:
         """Returns the highest length that was known before a place; -1 if no length was known."""
         times, lengths = self._known.get(place[0], ((), (-1,)))
         return lengths[bisect_left(times, place[4])]
-
-    @property
-    def store_count(self) -> int:
-        """Number of stores that acknowledged appends."""
-        return len(self._stores)
 
     @property
     def size(self) -> int:

@@ -49,7 +49,7 @@ def _truncations(key: Key, segment: SegmentState) -> Findings:
 
 def _owners(key: Key, places: PlaceList, segment: SegmentState) -> Findings:
     """Finds appends that two stores acknowledged at one length."""
-    if segment.store_count < 2:
+    if len(segment.stores) < 2:
         return
     ends: dict[int, tuple[int, int]] = {}
     for writer in segment.writers.values():

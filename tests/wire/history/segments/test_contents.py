@@ -38,4 +38,5 @@ def test_a_byte_of_a_payload_that_differs_is_found(payloads: list[str], position
     mark = marks[position % len(marks)]
     whole[mark] = ord("?")
     differing = contents.read(0, bytes(whole), 1)
-    assert differing == mark - 7 - len(payloads[marks.index(mark)].encode())
+    assert differing is not None
+    assert differing[0] == mark - 7 - len(payloads[marks.index(mark)].encode())
