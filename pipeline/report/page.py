@@ -10,11 +10,11 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from segstore.pipeline.report.analysis_rules import Status
-from segstore.pipeline.report.plots import Plot, plots
+from segstore.pipeline.report.plots import Plot, plots, visible
+from segstore.pipeline.trace.rows import time_of
 
 _STYLE: Final = """
 :root{color-scheme:light dark;--text:#1d2329;--soft:#555e68;--page:#f6f7f9;--box:#fff;--line:#d5dae0;--faint:#eceff2;
@@ -80,7 +80,6 @@ _SHOWN_START: Final = 180
 _SHOWN_END: Final = 50
 """Characters of a cell that are shown if it has more; the tables have them all."""
 _LABELS: Final = ("request_id", "block", "record", "connection", "life", "offset", "part", "flow", "expected", "actual")
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Facts = dict[str, Any]
 
 
@@ -140,7 +139,7 @@ def _span(facts: Facts) -> str:
 
 def _time(ts_ns: int) -> str:
     try:
-        return f"{_EPOCH + timedelta(microseconds=ts_ns // 1000):%Y-%m-%d %H:%M:%S.%f} UTC"
+        return f"{time_of(ts_ns):%Y-%m-%d %H:%M:%S.%f} UTC"
     except OverflowError:
         return f"{ts_ns} ns since 1970"
 
@@ -165,7 +164,7 @@ def _cell(value: Any) -> str:
     text = str(value)
     if len(text) > _SHOWN_START + _SHOWN_END:
         text = f"{text[:_SHOWN_START]} … {text[-_SHOWN_END:]}"
-    plain = "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text)
+    plain = visible(text)
     return f"<td{' class=w' if len(plain) > _LONG else ''}>{html.escape(plain)}</td>"
 
 

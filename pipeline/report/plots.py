@@ -25,9 +25,14 @@ class Plot(NamedTuple):
     layout: dict[str, Any]
 
 
+def visible(text: str) -> str:
+    """Makes control characters visible."""
+    return "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in text)
+
+
 def label(text: object) -> str:
     """Escapes a name for plotly; shortens long names in the middle and makes control characters visible."""
-    plain = "".join(character if character.isprintable() else f"\\x{ord(character):02x}" for character in str(text))
+    plain = visible(str(text))
     if len(plain) > _LONGEST:
         plain = f"{plain[: _LONGEST // 2]}…{plain[-_LONGEST // 2 :]}"
     return html.escape(plain, quote=False)

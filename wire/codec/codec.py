@@ -227,7 +227,9 @@ def _unknown_parts(command: Unknown) -> list[Buffer]:
     code: Any = command.type_code
     data = command.data
     if not isinstance(code, int) or not -(1 << 31) <= code < 1 << 31:
-        raise BadField(f"{code!r} is no type code", type_name=command.type_name, field="type_code", actual=code)
+        raise BadField(
+            f"{types.shown(code)} is no type code", type_name=command.type_name, field="type_code", actual=code
+        )
     size = memoryview(types.check_buffer(data, " -> data")).nbytes
     if size + HEADER_BYTES > MAX_FRAME_BYTES:
         raise too_large(command, size + HEADER_BYTES)

@@ -125,7 +125,7 @@ def _expect(kind: type, plain: Any, path: str) -> Any:
 def _integer(plain: Any, low_limit: int, limit: int, path: str) -> int:
     number: int = _expect(int, plain, path)
     if not low_limit <= number <= limit:
-        raise BadField(f"{number} is outside {low_limit}..{limit}", field=path, limit=limit, actual=number)
+        raise BadField(f"{types.shown(number)} is outside {low_limit}..{limit}", field=path, limit=limit, actual=number)
     return number
 
 

@@ -34,6 +34,7 @@ MAX_FRAME_BYTES: Final = 0x00FF_FFFF
 Buffer = bytes | bytearray | memoryview
 
 _two_int32: Final = struct.Struct(">ii").unpack_from
+_LONGEST_NUMBER: Final = 128
 _FURTHER: Final = re.compile(r"\+\w+")
 """The attributes of a part behind its first attribute, in a path."""
 
@@ -119,6 +120,13 @@ def check_buffer(obj: Any, path: str) -> Any:
     return obj
 
 
+def shown(obj: Any) -> str:
+    """Returns a value as it is in errors; Python does not write numbers of thousands of digits."""
+    if isinstance(obj, int) and obj.bit_length() > _LONGEST_NUMBER:
+        return f"a number of {obj.bit_length()} bits"
+    return f"{obj!r:.80}"
+
+
 def _size(obj: Any) -> int:
     return obj.nbytes if isinstance(obj, memoryview) else len(obj)
 
@@ -185,7 +193,7 @@ class Fixed(FieldType):
         try:
             stream.write(self._struct.pack(obj))
         except (struct.error, ValueError, TypeError, OverflowError) as cause:
-            raise BadField(f"{obj!r:.80} is no int{8 * self.size}", field=dotted(path), actual=obj) from cause
+            raise BadField(f"{shown(obj)} is no int{8 * self.size}", field=dotted(path), actual=obj) from cause
         return obj
 
 
@@ -303,10 +311,10 @@ class Zeros(FieldType):
 
     def _build(self, obj: Any, stream: io.BytesIO, context: Any, path: str) -> Any:
         if not isinstance(obj, int) or obj < 0:
-            raise BadField(f"length {obj!r} is not a count of bytes", field=dotted(path), limit=0, actual=obj)
+            raise BadField(f"length {shown(obj)} is not a count of bytes", field=dotted(path), limit=0, actual=obj)
         if obj > MAX_FRAME_BYTES - 8:
             raise FrameTooLarge(
-                f"a frame of {obj + 8} bytes exceeds the {MAX_FRAME_BYTES} that one may have",
+                f"a frame with {shown(obj)} zero bytes exceeds the {MAX_FRAME_BYTES} that one may have",
                 limit=MAX_FRAME_BYTES,
                 actual=obj + 8,
             )
@@ -360,7 +368,7 @@ class EnumCode(FieldType):
         try:
             member = self.by_code[obj]
         except (KeyError, TypeError) as cause:
-            raise BadField(f"{obj!r} is no {self.members.__name__}", field=dotted(path), actual=obj) from cause
+            raise BadField(f"{shown(obj)} is no {self.members.__name__}", field=dotted(path), actual=obj) from cause
         stream.write(int(member).to_bytes(4, "big", signed=True))
         return obj
 
