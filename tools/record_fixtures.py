@@ -180,6 +180,7 @@ async def _record(name: str, folder: Path) -> Path:
     from segstore.server.config import StoreSettings
     from segstore.server.controller import Controller
     from segstore.server.controller.api import ControllerServer
+    from segstore.server.controller.state import Core
     from segstore.traces import TraceFile, write_trace
 
     cluster = Cluster(ClusterSettings(store=StoreSettings(port=0)))
@@ -189,7 +190,7 @@ async def _record(name: str, folder: Path) -> Path:
         async with cluster:
             assert cluster.address is not None
             segments = _segments_over_the_wire(*cluster.address)
-            async with await ControllerServer.start(Controller(segments)) as controller:
+            async with await ControllerServer(Controller(Core(segments))).start() as controller:
                 await _run_client(name, f"tcp://127.0.0.1:{controller.port}")
             await segments.aclose()
         recorder.close()

@@ -158,16 +158,10 @@ class Cluster(ClusterNode):
         if self.members is not None:
             self.members.configuration.publish(lambda: configured(core.state))
         calls = Calls(lambda: self.stores[0].hub.recorder, lambda: self.rules)
-        self._calls = await ControllerServer.start(
-            Controller(core),
-            settings.store.host,
-            settings.controller_port or 0,
-            authority=self._authority,
-            tls=settings.tls,
-            published_host=settings.public_host,
-            settled=None if durability is None else durability.committer.settled,
-            calls=calls,
-        )
+        settled = None if durability is None else durability.committer.settled
+        server = ControllerServer(Controller(core), self._authority, settled=settled)
+        host, port, public = settings.store.host, settings.controller_port or 0, settings.public_host
+        self._calls = await server.start(host, port, tls=settings.tls, published_host=public, calls=calls)
         self.controller_address = Endpoint(settings.public_host, self._calls.port)
         if settings.rest_port is not None:
             from segstore.server.rest import HealthStatus, answered  # a web library

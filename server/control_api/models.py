@@ -317,7 +317,7 @@ class ClosedConnection(BaseModel):
     peer: str
 
 
-class FaultRule(BaseModel):
+class FaultRule(Described):
     """A fault rule and its counts."""
 
     name: str

@@ -1,6 +1,6 @@
 """Fault rules: their models, the decisions, and the lane that applies them to a connection."""
 
-from segstore.server.faults.decisions import Decision, NoSuchRule, Plan, Tally, Wait
+from segstore.server.faults.decisions import Decision, NoSuchRule, Plan, Wait
 from segstore.server.faults.faults import Faults, FaultWaits, NoFaults, WithFaults, fault_decorator
 from segstore.server.faults.file import FaultFileError, parse_document, read_faults
 from segstore.server.faults.functions import FaultFunctionError, FaultRequest, Function
@@ -39,7 +39,6 @@ __all__ = [
     "Send",
     "StageName",
     "Status",
-    "Tally",
     "Wait",
     "WithFaults",
     "check_wait",

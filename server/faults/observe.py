@@ -312,7 +312,12 @@ class Observer(Observed):
     @property
     def looks_at_appends(self) -> bool:
         """Whether appends must pass the lanes one by one."""
-        return self.history is None or bool(self._waiters)
+        return self.history is None or self.is_waited_for
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether calls of `wait_for` are pending."""
+        return bool(self._waiters)
 
     @property
     def keeps_payloads(self) -> bool:

@@ -274,7 +274,7 @@ class TraceServer:
             self._controller = await RecordedController(self, calls).start(host, port)
         else:
             controller = replay_controller(read_script(records), self.host, self.port)
-            self._controller = await ControllerServer.start(controller, host, port)
+            self._controller = await ControllerServer(controller).start(host, port)
         return self._controller.endpoint
 
     async def stop(self) -> None:

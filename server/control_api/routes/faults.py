@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import Annotated
 
-import msgspec
 from fastapi import APIRouter, Path, Query
 
 from segstore.server.control_api import models as m
@@ -19,7 +18,7 @@ from segstore.server.control_api.controlled import Controlled, Here, faults_of, 
 from segstore.server.control_api.problems import ApiProblem, shown
 from segstore.server.control_api.routes import NAME
 from segstore.server.control_api.routes.bodies import YamlRoute
-from segstore.server.faults import Decision, Faults, FaultSettings, NoSuchRule, RoundTrip, Rule, Tally
+from segstore.server.faults import Decision, Faults, FaultSettings, NoSuchRule, RoundTrip, Rule
 from segstore.server.toxics import Toxic
 
 _Name = Annotated[str, Path(description="The name of a rule.")]
@@ -29,12 +28,12 @@ _MADE_UP = re.compile(r"rule \d+")
 router = APIRouter(prefix="/v1/faults", tags=["faults"], route_class=YamlRoute)
 
 
-def _info(tally: Tally, held: int) -> m.FaultRule:
-    return m.FaultRule(**msgspec.structs.asdict(tally), held=held)
+def _rules(there: Faults) -> list[m.FaultRule]:
+    return [m.FaultRule.of(tally, held=there.held(tally.name)) for tally in there.tallies()]
 
 
 def _rule(there: Faults, name: str) -> m.FaultRule:
-    return next(_info(tally, there.held(name)) for tally in there.tallies() if tally.name == name)
+    return next(rule for rule in _rules(there) if rule.name == name)
 
 
 def _state(there: Faults) -> m.FaultRules:
@@ -43,7 +42,7 @@ def _state(there: Faults) -> m.FaultRules:
     return m.FaultRules(
         seed=there.seed,
         round_trip_ms=round_trip if isinstance(round_trip, int | float) else dict(round_trip),
-        rules=[_info(tally, there.held(tally.name)) for tally in there.tallies()],
+        rules=_rules(there),
     )
 
 

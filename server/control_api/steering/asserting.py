@@ -35,12 +35,13 @@ _Count = Annotated[int | None, Query(ge=0)]
 router = APIRouter(prefix="/v1")
 
 
-def _observer(controlled: Controlled) -> Observer:
+def _observer(controlled: Controlled, since: int) -> tuple[Observer, int]:
+    """Returns the log of requests, and the number above which its requests count. Raises ApiProblem."""
     observer = faults_of(controlled).observer
     if observer is None or observer.kept_from is None:
         why = "requests are not kept here yet: POST /v1/requests/keep, or `segstore ctl keep`, before the test"
         raise ApiProblem(409, why, "path")
-    return observer
+    return observer, max(since, observer.kept_from)
 
 
 @router.post("/requests/keep", tags=["requests"], summary="Keep requests from now on")
@@ -53,7 +54,7 @@ async def stop_keeping_requests(controlled: Here) -> None:
     faults = faults_of(controlled)
     if faults.observer is not controlled.observer:
         raise ApiProblem(409, "this server keeps requests from its start to its end", "path")
-    if faults.observer is not None and faults.observer.history is None and faults.observer._waiters:
+    if faults.observer is not None and faults.observer.history is None and faults.observer.is_waited_for:
         raise ApiProblem(409, "waits are in progress; end them first", "path")
     controlled.stop_keeping_requests(faults)
 
@@ -72,8 +73,7 @@ async def wait_for_requests(
     timeout_s: _Timeout = 5.0,
     since: _Since = 0,
 ) -> Matched:
-    observer = _observer(controlled)
-    since = max(since, observer.kept_from or 0)
+    observer, since = _observer(controlled, since)
     try:
         last = await observer.wait_for(match, count=count, stage=stage, timeout_s=timeout_s, since=since)
     except (FilterError, ValueError) as error:
@@ -100,8 +100,7 @@ async def verify_requests(
     low, high = max(exactly or 0, at_least or 0), [bound for bound in (exactly, at_most) if bound is not None]
     if any(low > bound for bound in high):
         raise ApiProblem(422, f"query: no number is {' and '.join(expected)}", "query")
-    observer = _observer(controlled)
-    since = max(since, observer.kept_from or 0)
+    observer, since = _observer(controlled, since)
     try:
         requests = await observer.find(match, stage, since)
     except (FilterError, ValueError) as error:

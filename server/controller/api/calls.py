@@ -48,9 +48,7 @@ async def end_call(context: Any, code: grpc.StatusCode, why: str, *trailing: tup
 class Calls:
     """Observes the calls of one server. recorder, faults: return the current recorder and rules, or None."""
 
-    def __init__(
-        self, recorder: Callable[[], Recorder | None] = lambda: None, faults: Callable[[], Faults | None] = lambda: None
-    ) -> None:
+    def __init__(self, recorder: Callable[[], Recorder | None], faults: Callable[[], Faults | None]) -> None:
         self._recorder = recorder
         self._faults = faults
         self._number = 0

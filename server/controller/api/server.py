@@ -92,29 +92,24 @@ class ControllerServer:
         self._keeper: asyncio.Task[None] | None = asyncio.create_task(self._keep(), name="controller")
         self._host = ""
 
-    @classmethod
     async def start(
-        cls,
-        controller: Controller,
+        self,
         host: str = "127.0.0.1",
         port: int = 0,
         *,
-        authority: Authority | None = None,
         tls: TlsFiles | None = None,
         published_host: str | None = None,
-        settled: Callable[[], Awaitable[None]] | None = None,
         calls: Calls | None = None,
     ) -> Self:
-        """Starts to serve a controller, which is not closed with the server; port 0 picks a free port.
+        """Starts listening; port 0 picks a free port. The controller is not closed with the server.
 
-        authority, settled: as for the constructor. published_host: this server's host name for clients; with TLS a name
-        in the certificate. None: `host`. calls: observes all calls.
+        published_host: this server's host name for clients; with TLS a name in the certificate. None: `host`. calls:
+        observes all calls.
 
-        Raises `CannotListen`; `OSError` for a file of `tls`.
+        Raises `CannotListen`; `OSError` for a file of `tls`. The server is closed then.
         """
-        self = cls(controller, authority, None, settled)
         self._host = published_host or host
-        self._in_flight = CallsInFlight(self.behaviours.get, *bounds(controller.config), calls=calls)
+        self._in_flight = CallsInFlight(self.behaviours.get, *bounds(self.controller.config), calls=calls)
         async with AsyncExitStack() as failed:
             failed.push_async_callback(self.aclose, 0)
             await self._in_flight.start(host, port, tls)

@@ -71,7 +71,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 async def server(world: World) -> AsyncIterator[ControllerServer]:
-    async with await ControllerServer.start(world.controller) as server:
+    async with await ControllerServer(world.controller).start() as server:
         yield server
 
 

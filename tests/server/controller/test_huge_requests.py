@@ -155,7 +155,7 @@ async def test_requests_in_flight_that_are_too_large_together_are_refused(
     large = [group(f"g{at}", startingStreamCuts=[cut(2 * MOST, 2**60)]) for at in range(10)]
     monkeypatch.setattr("segstore.server.controller.api.server._HELD_MAX_BYTES", 5 * large[-1].ByteSize())
     async with (
-        await ControllerServer.start(world.controller) as server,
+        await ControllerServer(world.controller).start() as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         call = Client(channel)
@@ -181,7 +181,7 @@ async def test_a_server_that_closes_ends_work_that_waits_for_what_never_becomes_
         waits.set()
         await asyncio.Event().wait()
 
-    server = await ControllerServer.start(world.controller, settled=settled)
+    server = await ControllerServer(world.controller, settled=settled).start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         pending = asyncio.create_task(Client(channel).status("createStream", stream_config("s")))
         await until(lambda: gate.asked)

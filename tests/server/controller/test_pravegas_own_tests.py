@@ -24,7 +24,7 @@ async def served(world: World, *users: str, **settings: Any) -> AsyncIterator[Cl
     authority = Authority(Accounts(users), "key" * 20, now_s=lambda: 0.0) if users else None
     world.make(world.controller.state, **settings)
     async with (
-        await ControllerServer.start(world.controller, authority=authority) as server,
+        await ControllerServer(world.controller, authority=authority).start() as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         yield Client(channel)

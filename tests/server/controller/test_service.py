@@ -105,7 +105,7 @@ async def guarded(world: World) -> AsyncIterator[Client]:
     await world.stream()
     await world.stream(name="t")
     async with (
-        await ControllerServer.start(world.controller, authority=authority) as server,
+        await ControllerServer(world.controller, authority=authority).start() as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         yield Client(channel)
@@ -146,7 +146,7 @@ async def test_calls_are_answered_while_a_password_is_checked(world: World, monk
     monkeypatch.setattr("segstore.server.controller.api.auth._Account.has_password", has_password)
     authority = Authority(Accounts(["admin:pw"]), now_s=lambda: 0.0)
     async with (
-        await ControllerServer.start(world.controller, authority=authority) as server,
+        await ControllerServer(world.controller, authority=authority).start() as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         call, scope = Client(channel), m.ScopeInfo(scope="x")

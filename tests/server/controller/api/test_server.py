@@ -34,17 +34,17 @@ def controller(store: FakeStore | None = None, ended: asyncio.Event | None = Non
 
 
 async def test_a_port_that_another_server_has_is_refused() -> None:
-    async with await ControllerServer.start(controller()) as first:
+    async with await ControllerServer(controller()).start() as first:
         assert first.port > 0
         with pytest.raises(OSError, match=str(first.port)):
-            await ControllerServer.start(controller(), port=first.port)
+            await ControllerServer(controller()).start(port=first.port)
 
 
 async def test_closing_twice_is_fine_and_frees_the_port() -> None:
-    server = await ControllerServer.start(controller())
+    server = await ControllerServer(controller()).start()
     await server.aclose()
     await server.aclose()
-    async with await ControllerServer.start(controller(), port=server.port) as again:
+    async with await ControllerServer(controller()).start(port=server.port) as again:
         assert again.port == server.port
 
 
@@ -60,7 +60,7 @@ async def test_a_start_that_is_cancelled_frees_the_port() -> None:
 
 async def test_with_tls_clients_get_the_published_name(tmp_path: Path) -> None:
     tls = TlsFiles(*write_certificate(tmp_path))
-    async with await ControllerServer.start(controller(), tls=tls, published_host="localhost") as server:
+    async with await ControllerServer(controller()).start(tls=tls, published_host="localhost") as server:
         credentials = grpc.ssl_channel_credentials(tls.certificate.read_bytes())
         async with grpc.aio.secure_channel(f"localhost:{server.port}", credentials) as channel:
             answer = await Client(channel)("getControllerServerList")
@@ -69,13 +69,13 @@ async def test_with_tls_clients_get_the_published_name(tmp_path: Path) -> None:
 
 async def test_a_certificate_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        await ControllerServer.start(controller(), tls=TlsFiles(tmp_path / "no.pem", tmp_path / "no.key"))
+        await ControllerServer(controller()).start(tls=TlsFiles(tmp_path / "no.pem", tmp_path / "no.key"))
 
 
 async def test_what_is_due_is_done_while_the_server_is_open() -> None:
     ended = asyncio.Event()
     served = controller(ended=ended, commit_delay_ms=5)
-    async with await ControllerServer.start(served):
+    async with await ControllerServer(served).start():
         served.scopes.create("a")
         await served.create_stream("a", "s", StreamConfig())
         transaction, _ = await served.transactions.open("a", "s", 90_000)

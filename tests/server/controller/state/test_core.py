@@ -80,7 +80,7 @@ async def test_a_state_to_start_from_is_charged_as_a_whole(controller: Controlle
 
 async def test_growth_is_refused_where_memory_is_full_and_deleting_makes_room(controller: Controller) -> None:
     async with (
-        await ControllerServer.start(controller) as server,
+        await ControllerServer(controller).start() as server,
         grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel,
     ):
         call = Client(channel)
