@@ -18,16 +18,15 @@ import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TextIO, TypedDict, Unpack
+from typing import Any, Final, TextIO, TypedDict, Unpack
 
 from segstore import __version__, loops
 from segstore.cli.serving import (
     allow_many_connections,
-    collect_rarely,
     flushed,
-    keep_freed_memory,
     pointers,
     print_announcement,
+    settle_memory,
     stopped_by_signal,
 )
 from segstore.cli.terminal import echo, log_to_stderr
@@ -72,6 +71,9 @@ class TapOptions(TapPorts, total=False):
     watched: bool
 
 
+_NOT_SETTINGS: Final = [name for name in TapOptions.__annotations__ if name not in TapPorts.__annotations__]
+
+
 class Tap(TapServer):
     """A tap, for tests and for the command line.
 
@@ -88,34 +90,23 @@ class Tap(TapServer):
     Raises ValueError for invalid options, FaultFileError, OSError.
     """
 
-    def __init__(
-        self,
-        controller: str | None = None,
-        store: str | None = None,
-        *,
-        record: Path | str | None = None,
-        record_tokens: bool = False,
-        record_values: Mapping[str, str] | None = None,
-        faults: FaultSettings | Path | str | None = None,
-        clock: Clock | None = None,
-        watched: bool = True,
-        **settings: Unpack[TapPorts],
-    ) -> None:
+    def __init__(self, controller: str | None = None, store: str | None = None, **options: Unpack[TapOptions]) -> None:
         self._record: Path | None = None
-        if record is not None:
+        if (record := options.get("record")) is not None:
             self._record = STANDARD_OUTPUT if str(record) == "-" else check_suffix(record)
         named = [_address(name, uri) for name, uri in (("controller", controller), ("store", store)) if uri is not None]
         if len({tls for _, tls in named}) > 1:
             raise ValueError(f"{controller} and {store}: either both speak TLS or none")
-        rules = None
-        if watched or faults is not None or settings.get("http_port") is not None:  # rules may be added there
-            rules = Faults(clock or LoopClock(), faults, observer=Observer() if watched else None)
-        if "tls" in settings:
+        faults, watched, rules = options.get("faults"), options.get("watched", True), None
+        if watched or faults is not None or options.get("http_port") is not None:  # rules may be added there
+            rules = Faults(options.get("clock") or LoopClock(), faults, observer=Observer() if watched else None)
+        if "tls" in options:
             raise ValueError("tls: the addresses decide it: tls://HOST:PORT")
-        options = {**dict(where for where, _ in named), **settings, "tls": any(tls for _, tls in named)}
-        super().__init__(settings_of(TapSettings, options, Tap.__init__.__kwdefaults__ or ()), faults=rules)
-        self._record_tokens = record_tokens
-        self._record_values = dict(record_values or {})
+        settings: dict[str, Any] = {name: value for name, value in options.items() if name not in _NOT_SETTINGS}
+        settings |= {**dict(where for where, _ in named), "tls": any(tls for _, tls in named)}
+        super().__init__(settings_of(TapSettings, settings, _NOT_SETTINGS), faults=rules)
+        self._record_tokens = options.get("record_tokens", False)
+        self._record_values = dict(options.get("record_values") or {})
         self._recording = AsyncExitStack()
         self._listens = False
 
@@ -180,8 +171,7 @@ def _address(name: str, uri: str) -> tuple[tuple[str, Endpoint], bool]:
 async def _run(tap: Tap, form: str, out: TextIO) -> None:
     stop = stopped_by_signal()
     async with tap:
-        collect_rarely()
-        keep_freed_memory()
+        settle_memory()
         print_announcement(
             form, out, segment_store=tap.address, controller=tap.controller_address, http=tap.http_address
         )

@@ -96,6 +96,8 @@ def test_delimiters_keys_and_the_rest_without_one(run: Run, stream: str) -> None
     assert (made.returncode, made.stderr) == (0, b"")
     assert run("consume", stream, "-e", "-D", "|").stdout == b"1|\n2=>|no key||last|"
     assert run("consume", stream, "-e", "-c", "2", "-f", "%S,").stdout == b"1,4,"
+    assert run("consume", stream, "-e", "-c", "2", "-D", r"%s\t").stdout == b"1%s\t\n2=>%s\t"
+    assert run("consume", stream, "-e", "-c", "2", "-D", "").stdout == b"1\n2=>"
     assert run("produce", stream, "-K", ":", given=b"\xef\xbb\xbfa:\xef\xbb\xbf1").returncode == 0
     assert run("consume", stream, "-e").stdout.endswith(b"last\n\xef\xbb\xbf1\n")
 

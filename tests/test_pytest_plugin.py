@@ -149,7 +149,7 @@ def test_settings_that_do_not_do_are_said_without_a_traceback(suite: pytest.Pyte
             "the marker segstore takes settings by name, *",
             "*missing.yaml*",
             f"{start} (containers) are invalid: containers: it must be greater than 0",
-            f"{start} (controller) are invalid: lease_cap: *(lease_cap_ms[?])",
+            f"{start} (controller) are invalid: controller.lease_cap: *(lease_cap_ms[?])",
             f"{start} (users) are invalid: users are lines of a password file, in a list",
         ]
     )

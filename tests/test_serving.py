@@ -1,6 +1,5 @@
 """`segstore serve` as a process: what it announces, how it ends, what it says when it cannot begin."""
 
-import asyncio
 import os
 import shlex
 import signal
@@ -11,7 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import jwt
@@ -84,9 +82,11 @@ def test_the_announcement_as_text_is_one_line_of_what_listens() -> None:
         "controller": None,
         "admin": Endpoint("::1", 6),
         "http": Endpoint("127.0.0.1", 7),
+        "rest": Endpoint("127.0.0.1", 8),
     }
-    expected = "segstore listens: segment store 127.0.0.1:5, admin [::1]:6, http http://127.0.0.1:7/"
-    assert announcement(addresses, "text") == expected
+    expected = "segstore listens: segment store 127.0.0.1:5, admin [::1]:6, http http://127.0.0.1:7/, rest "
+    assert announcement(addresses, "text") == f"{expected}http://127.0.0.1:8/"
+    assert announcement(addresses, "text", tls=True) == f"{expected}https://127.0.0.1:8/"
 
 
 def test_json_is_announced_with_exactly_the_promised_keys_once_all_listen() -> None:
@@ -252,12 +252,10 @@ def test_a_file_that_has_no_settings_of_a_controller_is_one_sentence_and_status_
 @pytest.mark.parametrize("somebody_came", [False, True])
 async def test_the_recording_of_a_failed_start_stays_if_a_client_connected(tmp_path: Path, somebody_came: bool) -> None:
     # As at a process of a cluster, which waits for others while its port is open.
-    settings, hub = ServeSettings(record=tmp_path / "run.wtrace"), SimpleNamespace(recorder=None)
-    cluster: Any = SimpleNamespace(stores=[SimpleNamespace(hub=hub)])
-    async with serving._recording(settings, cluster, asyncio.Event()):
-        recorder: Any = hub.recorder
+    recording = serving._recording(tmp_path / "run.wtrace", ServeSettings())
+    async with serving.flushed(recording, lambda: False):
         if somebody_came:
-            recorder.opened()
+            recording.recorder.opened()
     assert (tmp_path / "run.wtrace").exists() is somebody_came
 
 
@@ -288,12 +286,12 @@ def test_a_certificate_that_is_none_is_one_sentence_and_status_1(tmp_path: Path)
 
 FAULTS_OF_FREED_MEMORY = """
 import resource
-from segstore.cli.serving import keep_freed_memory
+from segstore.cli.serving import settle_memory
 
 def use():
     several = [bytes((each,)) * 600_000 for each in range(8)]
 
-keep_freed_memory()
+settle_memory()
 use()
 use()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from operator import attrgetter, methodcaller
 from pathlib import Path
+from typing import IO, Any
 
 import httpx
 import pytest
@@ -26,9 +27,10 @@ from segstore.testing import (
     Servers,
     ServerThread,
     WouldBlock,
+    hosts,
     in_a_thread,
 )
-from segstore.testing.on_the_loop import Served
+from segstore.testing.on_the_loop import Served, start_cluster
 from segstore.traces import TraceFile
 from segstore.wire import Command, DataAppended, FrameDecoder, ReadSegment, SegmentRead, encode
 from tests.looped import looped
@@ -478,6 +480,25 @@ def test_a_process_is_gone_when_it_is_stopped_and_says_so_if_it_went_before(is_w
             servers._process.wait()
         with pytest.raises(RuntimeError, match="process has ended"):
             server.segments()
+
+
+def test_a_process_that_is_stopped_between_two_answers_is_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers, receive, reads_on = ServerProcess(), hosts._receive, threading.Event()
+
+    def received(pipe: IO[bytes]) -> Any:
+        if servers._process is None:
+            reads_on.set()
+        answer = receive(pipe)
+        servers._process = None  # as `stop` does in its thread
+        return answer
+
+    monkeypatch.setattr(hosts, "_receive", received)
+    servers.start()
+    process = servers._process
+    servers.create(start_cluster)
+    assert reads_on.wait(hosts.PATIENCE_S)
+    servers._process = process
+    servers.stop()
 
 
 def test_a_tap_is_looked_at_and_cut_as_a_server_is(servers: Servers, tmp_path: Path) -> None:

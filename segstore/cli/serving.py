@@ -32,7 +32,6 @@ from segstore.server.config import read_text
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultFileError, Faults
 from segstore.server.net import address_text
-from segstore.server.recording import together
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Metadata
 
@@ -56,7 +55,6 @@ _CGROUP = Path("/sys/fs/cgroup")
 _UNKNOWN_MACHINE_BYTES = 4 << 30
 """Memory assumed where the system does not report it."""
 _PARTS = ("segment_store", "controller", "admin", "http", "rest")
-_HTTP = ("http", "rest")
 
 
 class OptionsError(Exception):
@@ -67,22 +65,24 @@ class StoreFailed(Exception):
     """The store cannot continue; the text is one sentence."""
 
 
-def announcement(addresses: dict[str, Endpoint | None], form: str) -> str:
-    """Formats the addresses of the parts as one line, for browsers as URLs, or as a JSON object."""
+def announcement(addresses: dict[str, Endpoint | None], form: str, *, tls: bool = False) -> str:
+    """Formats the addresses of the parts as one line, for browsers as URLs, or as a JSON object.
+
+    tls: whether all parts but the control API use TLS.
+    """
     joined = {name: address_text(address) for name, address in addresses.items()}
     if form == "json":
         return json.dumps(joined)
-    listening = ", ".join(
-        f"{name.replace('_', ' ')} {f'http://{where}/' if name in _HTTP else where}"
-        for name, where in joined.items()
-        if where
-    )
-    return f"segstore listens: {listening}"
+    urls = {"http": "http://{}/", "rest": f"{'https' if tls else 'http'}://{{}}/"}
+    shown = [
+        f"{name.replace('_', ' ')} {urls.get(name, '{}').format(where)}" for name, where in joined.items() if where
+    ]
+    return f"segstore listens: {', '.join(shown)}"
 
 
-def print_announcement(form: str, out: TextIO, **listening: Endpoint | None) -> None:
+def print_announcement(form: str, out: TextIO, *, tls: bool = False, **listening: Endpoint | None) -> None:
     """Prints the announcement of the parts that listen, by the names in `_PARTS`. Raises OSError."""
-    out.write(announcement(dict.fromkeys(_PARTS) | listening, form) + "\n")
+    out.write(announcement(dict.fromkeys(_PARTS) | listening, form, tls=tls) + "\n")
     drain(out)
 
 
@@ -168,43 +168,25 @@ async def flushed(recording: Recording, listens: Callable[[], bool]) -> AsyncIte
         recording.close(keep_empty=listens())
 
 
-@contextlib.asynccontextmanager
-async def _recording(settings: ServeSettings, cluster: ClusterNode, listens: asyncio.Event) -> AsyncIterator[None]:
-    """Records the traffic of the stores, if configured, until the last connection has ended.
-
-    listens: set once all ports listen.
-    """
-    if settings.record is None:
-        yield
-        return
+def _recording(path: Path, settings: ServeSettings) -> Recording:
+    """Creates the recording of the stores' traffic. Raises OptionsError, OSError."""
     from segstore.traces import Recording, UnknownSuffix
 
+    store, tokens = settings.cluster.store, settings.record_tokens
+    metadata = Metadata(store.wire_version, f"segstore {__version__} serve")
     try:
-        recording = Recording(
-            settings.record,
-            Metadata(settings.cluster.store.wire_version, f"segstore {__version__} serve"),
-            record_tokens=settings.record_tokens,
-            max_frame_bytes=settings.cluster.store.limits.max_frame_bytes,
-        )
+        return Recording(path, metadata, record_tokens=tokens, max_frame_bytes=store.limits.max_frame_bytes)
     except UnknownSuffix as error:
         raise OptionsError(str(error)) from error
-    both = together(cluster.stores[0].hub.recorder, recording.recorder)
-    for store in cluster.stores:
-        store.hub.recorder = both
-    async with flushed(recording, listens.is_set):
-        yield
 
 
-def collect_rarely() -> None:
-    """Excludes existing objects from garbage collection, and collects rarely: requests leave few cycles."""
+def settle_memory() -> None:
+    """Call when all parts have started. Excludes existing objects from garbage collection, and collects rarely, because
+    requests leave few cycles. Keeps the memory of freed buffers for new buffers: by default glibc returns it to the
+    system at once if it is at the end of the heap, and the system clears it page by page when it is needed again.
+    """
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER, 20, 100)
-
-
-def keep_freed_memory() -> None:
-    """Keeps the memory of freed buffers for new buffers. By default glibc returns it to the system at once if it is at
-    the end of the heap, and the system clears it page by page when it is needed again.
-    """
     if sys.platform != "linux":
         return
     import ctypes
@@ -249,7 +231,10 @@ async def _serve(settings: ServeSettings) -> None:
         raise OptionsError(str(error)) from error
     async with contextlib.AsyncExitStack() as running:
         try:
-            await running.enter_async_context(_recording(settings, cluster, listens))
+            if settings.record is not None:
+                recording = _recording(settings.record, settings)
+                cluster.record(recording.recorder)
+                await running.enter_async_context(flushed(recording, listens.is_set))
             await running.enter_async_context(cluster)
         except asyncio.CancelledError:
             if stop.is_set():
@@ -257,11 +242,12 @@ async def _serve(settings: ServeSettings) -> None:
             raise
         starting = None
         listens.set()
-        collect_rarely()
-        keep_freed_memory()
+        settle_memory()
+        tls = settings.cluster.tls is not None
         print_announcement(
             settings.announce,
             sys.stderr if settings.record == Path("-") else sys.stdout,
+            tls=tls,
             segment_store=cluster.address,
             controller=cluster.controller_address,
             admin=cluster.stores[0].admin_address,
@@ -269,9 +255,9 @@ async def _serve(settings: ServeSettings) -> None:
             rest=cluster.rest_address,
         )
         if settings.announce == "text" and (controller := address_text(cluster.controller_address)):
-            tls, passwords = settings.cluster.store.tls is not None, settings.password_file is not None
             data = settings.cluster.data
             end = f"what was written {f'stays in {data}' if data else 'is gone'}"
+            passwords = settings.password_file is not None
             sys.stderr.write(pointers(controller, tls=tls, passwords=passwords, end=end) + "\n")
         limit = settings.cluster.store.limits.max_memory_bytes
         if settings.announce == "text" and limit is not None:

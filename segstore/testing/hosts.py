@@ -207,7 +207,10 @@ class ProcessHost(Host):
     def start(self) -> None:
         command = [sys.executable, "-c", _CHILD, *sys.path]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=self._shared)
-        self._reader = threading.Thread(target=self._read, name="segstore servers' answers", daemon=True)
+        answers = self._process.stdout
+        self._reader = threading.Thread(
+            target=self._read, args=(answers,), name="segstore servers' answers", daemon=True
+        )
         self._reader.start()
 
     def _begin(
@@ -234,10 +237,8 @@ class ProcessHost(Host):
                 raise RuntimeError(f"the servers' process has ended with status {self._process.poll()}") from cause
         return done
 
-    def _read(self) -> None:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        while (answer := _receive(self._process.stdout)) is not None:
+    def _read(self, answers: IO[bytes]) -> None:
+        while (answer := _receive(answers)) is not None:
             number, failed, result = answer
             done = self._pending.pop(number)
             if not done.set_running_or_notify_cancel():

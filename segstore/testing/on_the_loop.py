@@ -20,11 +20,9 @@ from typing import TYPE_CHECKING, Any, Final
 from segstore import __version__
 from segstore.server.cluster import MockCluster
 from segstore.server.config import names_there, settings_of
-from segstore.server.controller import ControllerConfig
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.faults import FaultSettings, Seen, StageName, line_of
 from segstore.server.node import WithSnapshots
-from segstore.server.recording import together
 from segstore.server.replay import Problem, TraceServer, of_clients
 from segstore.server.store import NoSuchSegment, NotOwner, SegmentStore
 from segstore.testing.hosts import ThreadHost
@@ -53,15 +51,9 @@ class Served(MockCluster):
     def __init__(self, thread: ThreadHost, /, stores: int, **settings: Any) -> None:
         super().__init__(stores, **settings)
         self._thread = thread
-        self._recording: Recording | None = None
+        self.recording: Recording | None = None
+        """It is closed when the cluster is stopped."""
         self._stopped = False
-
-    def record(self, recording: Recording) -> None:
-        """Records the traffic of the stores from their start; the cluster closes the recording."""
-        self._recording = recording
-        both = together(self.stores[0].hub.recorder, recording.recorder)
-        for store in self.stores:
-            store.hub.recorder = both
 
     async def stop(self, *, drain_s: float = 1.0) -> None:
         """Closes all connections and the recording. Raises OSError if it could not be written. May be called twice."""
@@ -71,8 +63,8 @@ class Served(MockCluster):
         try:
             await super().stop(drain_s=drain_s)
         finally:
-            if self._recording is not None:
-                self._recording.close()
+            if self.recording is not None:
+                self.recording.close()
 
     # --- where it is ------------------------------------------------------------------------------------------------
 
@@ -136,10 +128,7 @@ class Served(MockCluster):
         return events
 
     def cut(self) -> int:
-        connections = [connection for store in self.stores for connection in store.hub.connections]
-        for connection in connections:
-            connection.abort()
-        return len(connections)
+        return sum(store.hub.cut() for store in self.stores)
 
     def report(self) -> str:
         pairs = ((connection, store.number) for store in self.stores for connection in store.hub.connections)
@@ -164,7 +153,6 @@ async def start_cluster(
     /,
     *,
     stores: int = 1,
-    controller: ControllerConfig | Mapping[str, Any] | None = None,
     users: Iterable[str] | None = None,
     record: Path | str | None = None,
     record_tokens: bool = False,
@@ -174,17 +162,11 @@ async def start_cluster(
     """As `segstore.testing.servers.Servers.serve`."""
     accounts = None if users is None else Accounts(users, strict=True)
     settings.setdefault("authority", Authority(accounts, settings.get("auth_key"), now_s=time.time))
-    if isinstance(controller, Mapping):
-        controller = settings_of(ControllerConfig, controller)
-    cluster = Served(host, stores, controller=controller, **settings)
+    cluster = Served(host, stores, **settings)
     if record is not None:
-        cluster.record(
-            Recording(
-                Path(record),
-                Metadata(WIRE_VERSION, f"segstore {__version__} test", dict(record_values or {})),
-                record_tokens=record_tokens,
-            )
-        )
+        metadata = Metadata(WIRE_VERSION, f"segstore {__version__} test", dict(record_values or {}))
+        cluster.recording = Recording(Path(record), metadata, record_tokens=record_tokens)
+        cluster.record(cluster.recording.recorder)
     await cluster.start(with_controller=False)
     return cluster
 

@@ -31,23 +31,9 @@ from operator import attrgetter, methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
-from segstore.server import StoreOptions
-from segstore.server.clock import Clock
-from segstore.server.cluster import MockCluster
+from segstore.server.cluster import MockCluster, MockClusterOptions
 from segstore.server.config import unknown_name
-from segstore.server.controller import Authority, ControllerConfig
-from segstore.server.coordination import Coordinator, OwnershipSettings
-from segstore.server.faults import (
-    Decision,
-    Faults,
-    FaultSettings,
-    Function,
-    RuleOptions,
-    Seen,
-    StageName,
-    check_wait,
-    fault_decorator,
-)
+from segstore.server.faults import Decision, Faults, Function, RuleOptions, Seen, StageName, check_wait, fault_decorator
 from segstore.server.replay import Problem, TraceOptions
 from segstore.server.toxics import Toxics
 from segstore.testing import on_the_loop
@@ -65,25 +51,11 @@ P = ParamSpec("P")
 F = TypeVar("F", bound=Function)
 
 
-class ServerOptions(StoreOptions, total=False):
+class ServerOptions(MockClusterOptions, total=False):
     """The keyword arguments of `Servers.serve`: for `MockCluster`, users, and a recording."""
 
     stores: int
-    controller: ControllerConfig | Mapping[str, Any] | None
-    published_host: str | None
-    authority: Authority | None
     users: Iterable[str] | None
-    faults: FaultSettings | Path | str | None
-    clock: Clock | None
-    watched: bool
-    rest_port: int | None
-    http_port: int | None
-    http_token_file: Path | None
-    data: Path | None
-    memory_bytes: int | None
-    ownership: OwnershipSettings | None
-    coordinator: Coordinator | None
-    configuration: Coordinator | None
     record: Path | str | None
     record_tokens: bool
     record_values: Mapping[str, str] | None

@@ -7,10 +7,11 @@ the wire.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from segstore.server.clock import Clock, LoopClock
 from segstore.server.cluster.contents import WithContents
@@ -34,7 +35,7 @@ from segstore.wire.names import container_of
 if TYPE_CHECKING:
     from segstore.server.control_api import Controlled
 
-_PROMPT = OwnershipSettings(takeover_delay_ms=50.0, load_report_interval_ms=500.0)
+_PROMPT: Final = OwnershipSettings(takeover_delay_ms=50.0, load_report_interval_ms=500.0)
 """For tests: unowned containers are taken soon."""
 
 
@@ -240,6 +241,30 @@ class Cluster(ClusterNode):
         session.service.heal(session)
 
 
+class MockClusterOptions(StoreOptions, total=False):
+    """The keyword arguments of `MockCluster` besides `stores`."""
+
+    controller: ControllerConfig | Mapping[str, Any] | None
+    published_host: str | None
+    authority: Authority | None
+    faults: FaultSettings | Path | str | None
+    clock: Clock | None
+    watched: bool
+    rest_port: int | None
+    http_port: int | None
+    http_token_file: Path | None
+    data: Path | None
+    memory_bytes: int | None
+    ownership: OwnershipSettings | None
+    coordinator: Coordinator | None
+    configuration: Coordinator | None
+
+
+_NOT_OF_STORES: Final = [
+    name for name in MockClusterOptions.__annotations__ if name not in StoreOptions.__annotations__
+]
+
+
 class MockCluster(Cluster, WithContents):
     """A cluster for a test, on free ports of this machine.
 
@@ -247,12 +272,12 @@ class MockCluster(Cluster, WithContents):
             client = StreamManager(f"tcp://{mock.controller_uri}")
             assert await mock.events("shop/orders") == [b"tea"]
 
-    `faults`, `clock`, `watched`, `http_port` and `http_token_file` are as in `MockSegmentStore`. `rest_port` is the
-    port of the controller's REST API. With `data`, the state is in that directory, and a later cluster continues from
-    it. `ownership` sets how several stores own their containers and what they do when a session expires. `coordinator`
-    and `configuration` are the services with which they have sessions, such as a `ZooKeeperCoordinator`; by default,
-    both are in this process. Other keyword arguments are the fields of `StoreSettings`. Raises ValueError for an
-    invalid argument, FaultFileError.
+    `faults`, `clock`, `watched`, `http_port` and `http_token_file` are as in `MockSegmentStore`. `controller` has the
+    controller's settings, also as a mapping. `rest_port` is the port of the controller's REST API. With `data`, the
+    state is in that directory, and a later cluster continues from it. `ownership` sets how several stores own their
+    containers and what they do when a session expires. `coordinator` and `configuration` are the services with which
+    they have sessions, such as a `ZooKeeperCoordinator`; by default, both are in this process. Other keyword arguments
+    are the fields of `StoreSettings`. Raises ValueError for an invalid argument, FaultFileError.
 
     With several stores, a test moves containers, stops stores and breaks sessions with these calls:
 
@@ -263,54 +288,23 @@ class MockCluster(Cluster, WithContents):
         mock.cut_session(1); mock.heal_session(1)
     """
 
-    def __init__(
-        self,
-        stores: int = 1,
-        *,
-        controller: ControllerConfig | None = None,
-        published_host: str | None = None,
-        authority: Authority | None = None,
-        faults: FaultSettings | Path | str | None = None,
-        clock: Clock | None = None,
-        watched: bool = True,
-        rest_port: int | None = None,
-        http_port: int | None = None,
-        http_token_file: Path | None = None,
-        data: Path | None = None,
-        memory_bytes: int | None = None,
-        ownership: OwnershipSettings | None = None,
-        coordinator: Coordinator | None = None,
-        configuration: Coordinator | None = None,
-        **store: Unpack[StoreOptions],
-    ) -> None:
+    def __init__(self, stores: int = 1, **options: Unpack[MockClusterOptions]) -> None:
         if isinstance(stores, bool) or not isinstance(stores, int):
             raise ValueError(f"stores is a number, not {stores!r}")
-        store_settings = settings_of(
-            StoreSettings,
-            {"port": 0, "containers": max(4, stores), **store},
-            ("stores", *(MockCluster.__init__.__kwdefaults__ or ())),
-        )
-        cluster = {
-            "store": store_settings,
-            "stores": stores,
-            "controller_port": 0,
-            "controller": controller or ControllerConfig(),
-            "published_host": published_host,
-            "rest_port": rest_port,
-            "http_port": http_port,
-            "http_token_file": http_token_file,
-            "data": data,
-            "memory_bytes": memory_bytes,
-            "ownership": ownership or _PROMPT,
-        }
-        clock = clock or LoopClock()
+        given: dict[str, Any] = {"port": 0, "containers": max(4, stores), **options}
+        of_cluster = {name: given.pop(name) for name in _NOT_OF_STORES if name in given}
+        store = settings_of(StoreSettings, given, ("stores", *_NOT_OF_STORES))
+        clock = of_cluster.pop("clock", None) or LoopClock()
+        faults, watched = of_cluster.pop("faults", None), of_cluster.pop("watched", True)
+        services = {name: of_cluster.pop(name, None) for name in ("authority", "coordinator", "configuration")}
+        controller = of_cluster.pop("controller", None) or ControllerConfig()
+        ownership = of_cluster.pop("ownership", None) or _PROMPT
+        cluster = {"store": store, "stores": stores, "controller": controller, "ownership": ownership, **of_cluster}
         super().__init__(
-            settings_of(ClusterSettings, cluster),
-            authority=authority,
+            settings_of(ClusterSettings, {"controller_port": 0, **cluster}),
             faults=Faults.of_mock(clock, faults, watched=watched),
             clock=clock,
-            coordinator=coordinator,
-            configuration=configuration,
+            **services,
         )
 
     @property

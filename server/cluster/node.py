@@ -21,6 +21,8 @@ from segstore.server.coordination import LoadReport
 from segstore.server.durable import DirectoryDamaged, Durability
 from segstore.server.faults import Faults, WithFaults
 from segstore.server.node import SegmentStoreServer, WithSnapshots
+from segstore.server.recording import Recorder, together
+from segstore.server.traffic import Traffic, make_traffic
 from segstore.wire.endpoint import Endpoint
 
 if TYPE_CHECKING:
@@ -47,7 +49,9 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
     def __init__(self, settings: ClusterSettings, faults: Faults | None) -> None:
         super().__init__(faults)
         self.settings = settings
-        self.traffic = settings.make_traffic()
+        self.traffic: Traffic | None = None
+        if settings.http_port is not None:
+            self.traffic = make_traffic(settings.history_bytes, max_frame_bytes=settings.store.limits.max_frame_bytes)
         self.controller_address: Endpoint | None = None
         self.failure: asyncio.Future[str] | None = None
         self._control_api: ControlApi | None = None
@@ -74,6 +78,12 @@ class ClusterNode(WithFaults, WithSnapshots, ABC):
     @property
     def rest_address(self) -> Endpoint | None:
         return None if self._rest_api is None else self._rest_api.address
+
+    def record(self, recorder: Recorder) -> None:
+        """Adds a recorder of the traffic of all stores. Call before the start."""
+        recorders = together(self.stores[0].hub.recorder, recorder)
+        for store in self.stores:
+            store.hub.recorder = recorders
 
     async def start(self) -> None:
         """Listens on all ports, or on no port if it raises. Raises CannotListen, OSError, DataError and the errors of

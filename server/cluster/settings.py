@@ -15,7 +15,7 @@ from segstore.server.controller import ControllerConfig
 from segstore.server.coordination import OwnershipSettings
 from segstore.server.durable import MIN_MEMORY_BYTES
 from segstore.server.net import TlsFiles, public_host
-from segstore.server.traffic import KEPT_BYTES, Traffic, make_traffic
+from segstore.server.traffic import KEPT_BYTES
 
 
 class ZooKeeperSettings(BaseModel):
@@ -89,12 +89,6 @@ class ClusterSettings(BaseModel):
     def public_host(self) -> str:
         """The host name that clients are given."""
         return self.published_host or public_host(self.store.host, tls=self.tls is not None)
-
-    def make_traffic(self) -> Traffic | None:
-        """Returns a store for the latest traffic; None without an HTTP port."""
-        if self.http_port is None:
-            return None
-        return make_traffic(self.history_bytes, max_frame_bytes=self.store.limits.max_frame_bytes)
 
     @property
     def tls(self) -> TlsFiles | None:

@@ -193,10 +193,16 @@ class ConnectionHub:
             if self.connections:  # the last may have closed at the same moment
                 log.warning("%d peers did not read their replies in %g s", len(self.connections), drain_s)
         finally:
-            for connection in tuple(self.connections):
-                connection.abort()
+            self.cut()
         if self.connections:
             await self._all_closed.wait()
+
+    def cut(self) -> int:
+        """Breaks all connections at once, as a failing network does; returns their number."""
+        connections = tuple(self.connections)
+        for connection in connections:
+            connection.abort()
+        return len(connections)
 
     def closed(self, connection: Connection) -> None:
         """Removes a closed connection."""

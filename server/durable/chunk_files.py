@@ -169,11 +169,14 @@ class ChunkFile:
             blocks.append(block)
         return blocks
 
+    def check_size(self, size: int) -> None:
+        """Raises `DataDamaged` unless `size` is the file's, as it was written."""
+        if size != self.info.file_bytes:
+            raise DataDamaged(str(self.path), f"it has {size} bytes, {self.info.file_bytes} were written")
+
     def _read_table(self, descriptor: int) -> bytes:
-        info = self.info
-        size = os.fstat(descriptor).st_size
-        if size != info.file_bytes:
-            raise DataDamaged(str(self.path), f"it has {size} bytes, {info.file_bytes} were written")
+        info, size = self.info, os.fstat(descriptor).st_size
+        self.check_size(size)
         tail = _read(descriptor, info.length, size - info.length)
         table, footer = tail[: -_FOOTER.size], tail[-_FOOTER.size :]
         if footer != _footer(info):

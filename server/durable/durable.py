@@ -81,6 +81,7 @@ class Durability:
 
     Attributes:
         pool: for the chunks of all segments.
+        containers: those that it was recovered into, by number.
         controller_image, controller_operations: the controller's recovered state, which the controller decodes.
         controller_state: returns the controller's state for a snapshot; None without a controller.
         snapshots: number of snapshots taken.
@@ -123,7 +124,7 @@ class Durability:
         self.snapshots = 0
         self._recovery: Recovery | None = None  # until the start
         self._chunks: dict[int, ChunkFile] = {}
-        self._containers: Mapping[int, Container] = {}
+        self.containers: Mapping[int, Container] = {}
         self._committer: Committer | None = None
         self._journals: Journals | None = None
         self._on_failure: Callable[[str], None] | None = None
@@ -175,7 +176,7 @@ class Durability:
         """Restores the directory's state into empty containers. Raises `DataError`."""
         assert self._recovery is not None, "open comes first"
         self._recovery.fill(containers)
-        self._containers, self._chunks = containers, self._recovery.chunks
+        self.containers, self._chunks = containers, self._recovery.chunks
         self.controller_image = self._recovery.controller_image
         self.controller_operations = self._recovery.controller_operations
 
@@ -285,7 +286,7 @@ class Durability:
         began, committer, directory, journals = perf_counter(), self.committer, self.directory, self._journals
         assert journals is not None
         self._tidy_at_s = inf
-        containers = tuple(self._containers.values())
+        containers = tuple(self.containers.values())
         up_to_bytes = committer.batch_bytes
         captured, controller = await self._capture(containers)
         try:
@@ -375,7 +376,7 @@ class Durability:
                 await keeper
             if committer is not None and self._executor is not None:
                 if last_snapshot:
-                    for container in self._containers.values():
+                    for container in self.containers.values():
                         container.settle_index()
                 await committer.close()
                 if last_snapshot and not committer.failure:

@@ -119,15 +119,10 @@ class Recovery:
         self.replayed_bytes = 0
         self._tail_bytes = 0
         self._controller_batch = 0
-        path = directory.path
         with _refusing(directory, self._snapshot_file):
             images, controller, self.chunks = read_snapshot(directory, cache)
             for chunk in self.chunks.values():
-                size = chunk.path.lstat().st_size
-                if size != chunk.info.file_bytes:
-                    raise DirectoryDamaged(
-                        path, chunk.path, f"it has {size} bytes, {chunk.info.file_bytes} were written"
-                    )
+                chunk.check_size(chunk.path.lstat().st_size)
         self._images = {image.header.container_id: image for image in images}
         if controller is not None:
             self._controller_batch, self.controller_image = controller
@@ -209,7 +204,6 @@ class Verification(NamedTuple):
     faults: list[str]
     notes: Sequence[str] = ()
     files: int = 0
-    segments: int = 0
     batches: int = 0
 
 
@@ -230,21 +224,19 @@ def verify(path: Path, owner: tuple[str, int, tuple[int, ...]] | None = None) ->
                 directory.check_owner(*owner)
             except DirectoryForeign as error:
                 faults.append(str(error))
-        files, segments = _verify_snapshot(directory, faults)
+        files = _verify_snapshot(directory, faults) + len(directory.manifest.journals)
         batch = _verify_journals(directory, faults, notes)
-        return Verification(faults, notes, files + len(directory.manifest.journals), segments, batch)
+        return Verification(faults, notes, files, batch)
 
 
-def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> tuple[int, int]:
-    """Adds the faults of the snapshot and its chunk files; returns the numbers of files and segments."""
+def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> int:
+    """Adds the faults of the snapshot and its chunk files; returns the number of files."""
     file = directory.manifest.snapshot
     if file is None:
-        return 0, 0
-    segments = 0
+        return 0
     chunks: dict[int, ChunkFile] = {}
     try:
-        images, _, chunks = read_snapshot(directory, BlockCache(0))
-        segments = sum(len(image.segments) for image in images)
+        chunks = read_snapshot(directory, BlockCache(0)).chunks
     except (OSError, ValueError) as error:
         faults.append(f"{directory.path / file.name} is damaged: {error}")
     for chunk in chunks.values():
@@ -252,7 +244,7 @@ def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> tuple[int, 
             chunk_files.check(chunk)
         except DataDamaged as error:
             faults.append(str(error).partition("; ")[0])
-    return 1 + len(chunks), segments
+    return 1 + len(chunks)
 
 
 def _verify_journals(directory: DataDirectory, faults: list[str], notes: list[str]) -> int:

@@ -254,13 +254,13 @@ class MockSegmentStore(WithFaults, WithSnapshots):
     async def __aenter__(self) -> MockSegmentStore:
         await self.server.start()
         if self._http_port is not None:
-            from segstore.server.control_api import ControlApi, Controlled  # needs a web library
-
-            controlled = Controlled([self.server], self.rules, traffic=self._traffic, snapshots=self.snapshots)
-            self._control_api = ControlApi(
-                controlled, self.server.settings.host, self._http_port, token_file=self._http_token_file
-            )
             try:
+                from segstore.server.control_api import ControlApi, Controlled  # needs a web library
+
+                controlled = Controlled([self.server], self.rules, traffic=self._traffic, snapshots=self.snapshots)
+                self._control_api = ControlApi(
+                    controlled, self.server.settings.host, self._http_port, token_file=self._http_token_file
+                )
                 await self._control_api.start()
             except BaseException:
                 await self.server.stop(drain_s=0)

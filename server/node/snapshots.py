@@ -152,12 +152,12 @@ class Snapshots:
     async def _replace(self, images: Mapping[int, Image], state: bytes, faults: FaultSettings | None) -> int:
         async with self._one_at_a_time:
             self._containers()
-            cut = self._cut()
+            cut = sum(store.hub.cut() for store in self._stores)
             await self._all_closed()
             if (calls := self._calls()) is not None:
                 await calls.interrupt()
             # Nothing waits from here on. Connections that came meanwhile have asked of the old state.
-            cut += self._cut()
+            cut += sum(store.hub.cut() for store in self._stores)
             for container in self._containers():
                 container.clear()
                 image = images.get(container.container_id)
@@ -184,12 +184,6 @@ class Snapshots:
         if missing:
             raise SnapshotRefused(f"container {missing[0]} has no owner at the moment: try again")
         return list(containers.values())
-
-    def _cut(self) -> int:
-        connections = [connection for store in self._stores for connection in store.hub.connections]
-        for connection in connections:
-            connection.abort()
-        return len(connections)
 
     async def _all_closed(self) -> None:
         """Waits until the connections that were cut have ended, with all that belongs to them."""

@@ -267,15 +267,14 @@ class FolderStorage:
         return task
 
     def _recover(self, container_id: int) -> tuple[ContainerEpoch, Durability, Container]:
-        containers: dict[int, Container] = {}
-
-        def make(durability: Durability) -> Mapping[int, Container]:
-            containers[container_id] = self._make(container_id, durability)
-            return containers
-
         folder = self._folder
-        epoch, durability = folder.open(folder.container(container_id), (container_id,), self._memory_bytes, make)
-        return epoch, durability, containers[container_id]
+        epoch, durability = folder.open(
+            folder.container(container_id),
+            (container_id,),
+            self._memory_bytes,
+            lambda durability: {container_id: self._make(container_id, durability)},
+        )
+        return epoch, durability, durability.containers[container_id]
 
     async def refused(self, container_id: int) -> str:
         why, before = self._refused.get(container_id, ("", None))

@@ -114,8 +114,9 @@ def consume(
     if group is None and shared_with is not None:
         raise click.UsageError("--shared-with is for a group: give -G")
     member = None if group is None else MemberOptions(group, shared_with or "java")
+    end = r"\n" if delimiter is None else delimiter.replace("%", "%%")
     try:
-        printed = as_json if in_json else formatter(layout if layout is not None else "%s" + (delimiter or r"\n"))
+        printed = as_json if in_json else formatter(layout if layout is not None else f"%s{end}")
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     takes = f"-o takes begin, end, {_SINCE}TIME"

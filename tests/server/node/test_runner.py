@@ -1,6 +1,7 @@
 """A store that listens: its ports, TLS, and a stop that leaves nothing."""
 
 import asyncio
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,15 @@ async def test_a_port_that_is_taken_is_named_and_nothing_is_left_open() -> None:
         assert caught.value.port == first.port
         assert "for admin commands" in str(caught.value)
         assert "--admin-port" in str(caught.value)
+
+
+async def test_a_control_api_that_cannot_be_imported_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "segstore.server.control_api", None)
+    store = MockSegmentStore(http_port=0)
+    with pytest.raises(ImportError):
+        await store.__aenter__()
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(store.host, store.port)
 
 
 async def test_an_address_that_is_not_ours_is_named() -> None:
