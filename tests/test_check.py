@@ -121,6 +121,14 @@ def test_a_second_process_that_ends_is_an_error(monkeypatch: pytest.MonkeyPatch,
     assert (status, f"ended {fact}" in text) == (2, True), text
 
 
+def test_an_invalid_limit_of_compressed_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "trace.jsonl.gz"
+    path.write_bytes(gzip.compress((FIXTURES / "write.jsonl").read_bytes()))
+    monkeypatch.setenv("SEGSTORE_MAX_DECOMPRESSED_BYTES", "many")
+    status, text = run(path)
+    assert (status, "is a positive number of bytes, not 'many'" in text) == (2, True)
+
+
 def test_correct_traces_have_no_verdict() -> None:
     report = check([FIXTURES])
     assert not report.broken, report.text()

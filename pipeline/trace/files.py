@@ -24,7 +24,7 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from segstore.pipeline.blocks import INDEX_SUFFIX, headers, read_index
-from segstore.pipeline.compressed import COMPRESSIONS, decompressed
+from segstore.pipeline.compressed import COMPRESSIONS, decompressed, decompressed_limit
 from segstore.pipeline.storage import File, Storage, concurrently, is_remote
 from segstore.wire.trace import (
     LONGEST_LINE,
@@ -159,8 +159,13 @@ def find_files(
 
 
 def find_traces(paths: Iterable[str], storage: Storage = LOCAL) -> list[str]:
-    """Returns the files of paths as `find_files` does. Raises NotATrace, too, if no file among them is a trace."""
+    """Returns the files of paths as `find_files` does. Raises NotATrace, too, if no file among them is a trace.
+
+    Raises BadLimit if a file is compressed and the environment's limit is invalid.
+    """
     files = find_files(paths, storage=storage)
+    if any(path.endswith(tuple(COMPRESSIONS)) for path in files):
+        decompressed_limit()
     refused = ""
     for path in files:
         if not (reason := _not_a_trace(path, storage)):

@@ -243,7 +243,7 @@ def _verify_snapshot(directory: DataDirectory, faults: list[str]) -> int:
         try:
             chunk_files.check(chunk)
         except DataDamaged as error:
-            faults.append(str(error).partition("; ")[0])
+            faults.append(str(error).rpartition("; ")[0])
     return 1 + len(chunks)
 
 
@@ -258,7 +258,7 @@ def _verify_journals(directory: DataDirectory, faults: list[str], notes: list[st
             for group in groups_of(reader, entry, before):
                 batch = group.last
         except DataDamaged as error:
-            fault = str(error).partition("; ")[0]
+            fault = str(error).rpartition("; ")[0]
         except OSError as error:
             fault = f"{error.filename or reader.path} cannot be read: {error.strerror or error}"
         if fault or end is None or batch > before or reader.stray is not None:

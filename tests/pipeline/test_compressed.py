@@ -10,7 +10,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from segstore.pipeline import compressed
+from segstore.pipeline.compressed import BadLimit
 from segstore.pipeline.trace.files import find_files, pieces_of
 from segstore.pipeline.trace.growth import next_offset
 from segstore.pipeline.trace.reading import read_piece
@@ -60,22 +60,23 @@ def test_a_compressed_trace_that_is_cut_gives_what_comes_before(
     assert int(error.partition("were decompressed")[0].split()[-2]) > 0
 
 
-def test_what_compression_hides_is_told(tmp_path: Path) -> None:
+def test_what_compression_hides_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.wtrace.gz"
     path.write_bytes(gzip.compress(gzip.compress(CAPTURE)))
     assert both(path, ["kind", "error"]) == [("skipped", "it is compressed twice")]
     path.write_bytes(gzip.compress(b"something else"))
     ((kind, error),) = both(path, ["kind", "error"])
     assert (kind, "no whole block" in error) == ("skipped", True)
-
-
-def test_a_limit_keeps_the_blocks_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.wtrace.gz"
-    monkeypatch.setattr(compressed, "MOST_BYTES", len(CAPTURE) - 1)
+    monkeypatch.setenv("SEGSTORE_MAX_DECOMPRESSED_BYTES", str(len(CAPTURE) - 1))
     path.write_bytes(gzip.compress(CAPTURE))
-    *frames, (kind, error) = both(path, ["kind", "error"])
-    assert [kind for kind, _ in frames] == ["frame"] * 495 + ["skipped"], "the last block is cut"
-    assert (kind, f"the limit of {len(CAPTURE) - 1} bytes is reached" in error) == ("skipped", True)
+    *whole, (kind, error) = both(path, ["kind", "error"])
+    assert [kind for kind, _ in whole] == ["frame"] * 495 + ["skipped"], "the last block is cut"
+    limit = f"the limit of {len(CAPTURE) - 1} bytes (SEGSTORE_MAX_DECOMPRESSED_BYTES) is reached"
+    assert (kind, limit in error) == ("skipped", True)
+    for invalid in ("abc", "0", "-1"):
+        monkeypatch.setenv("SEGSTORE_MAX_DECOMPRESSED_BYTES", invalid)
+        with pytest.raises(BadLimit, match=f"SEGSTORE_MAX_DECOMPRESSED_BYTES .* not '{invalid}'"):
+            both(path, ["kind"])
 
 
 def test_a_compressed_trace_that_is_followed_is_read_once(tmp_path: Path) -> None:

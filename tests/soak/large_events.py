@@ -25,7 +25,7 @@ EVENT_BYTES = 24 * MIB
 
 async def soak(chunk_bytes: int) -> None:
     event, chunks = big(EVENT_BYTES), -(-(EVENT_BYTES + 8) // chunk_bytes)
-    async with MockCluster(watched=False) as mock:
+    async with MockCluster() as mock:
         address = f"tcp://{mock.controller_uri}"
         async with connect(address, _settings(chunk_bytes, retry=ONCE)) as pravega:
             await pravega.controller.create_scope("a")

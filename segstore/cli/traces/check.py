@@ -48,11 +48,12 @@ def check(paths: tuple[str, ...], as_json: bool, junit: Path | None, out: Path |
     counted as unknown.
     """
     from segstore.check import check as judged
+    from segstore.pipeline.compressed import BadLimit
     from segstore.wire.errors import WireError
 
     try:
         report = judged(paths)
-    except (OSError, WireError) as error:
+    except (OSError, BadLimit, WireError) as error:
         raise click.UsageError(error_text(error) if isinstance(error, OSError) else str(error)) from error
     for line in [json.dumps(report.to_dict())] if as_json else report.text().splitlines():
         echo(line)

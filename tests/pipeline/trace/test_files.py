@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from segstore.pipeline.compressed import BadLimit
 from segstore.pipeline.trace.files import (
     MOST_PIECE_BYTES,
     PIECE_BYTES,
@@ -75,6 +76,17 @@ def test_paths_without_any_trace_are_refused(tmp_path: Path) -> None:
     assert find_traces([str(tmp_path / "a.py"), str(trace)]) == [str(tmp_path / "a.py"), str(trace)]
     with pytest.raises(NotATrace):
         find_traces([str(tmp_path / "a.[pj]*")])
+
+
+def test_an_invalid_limit_is_refused_before_a_compressed_file_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace, packed = write_capture(tmp_path / "a.wtrace", RECORDS), tmp_path / "b.wtrace.gz"
+    packed.write_bytes(gzip.compress(trace.read_bytes()))
+    monkeypatch.setenv("SEGSTORE_MAX_DECOMPRESSED_BYTES", "many")
+    assert find_traces([str(trace)]) == [str(trace)]
+    with pytest.raises(BadLimit):
+        find_traces([str(tmp_path)])
 
 
 def test_a_path_that_names_nothing_is_an_error_unless_files_may_come(tmp_path: Path) -> None:
