@@ -104,6 +104,23 @@ def test_an_epoch_whose_disk_is_full_is_refused_with_its_path_and_leaves_nothing
     assert later.older()[0].path == epoch.path
 
 
+def test_older_epochs_that_cannot_be_removed_are_left_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EACCES, "Permission denied", str(path))
+
+    adopted(ContainerEpoch.claim(tmp_path)).change(numbers=7)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", fail)
+        adopted(ContainerEpoch.claim(tmp_path)).change(numbers=8)
+        assert epochs_of(tmp_path) == [1, 2]
+    third = adopted(ContainerEpoch.claim(tmp_path))
+    assert third.manifest.numbers == 8
+    third.change(numbers=9)
+    assert epochs_of(tmp_path) == [3]
+
+
 def test_the_latest_epoch_with_a_manifest_is_current(tmp_path: Path) -> None:
     epochs = [ContainerEpoch.claim(tmp_path) for _ in range(3)]
     assert current(epochs) is None
