@@ -184,6 +184,26 @@ async def test_a_store_that_cannot_make_its_first_journal_does_not_start(tmp_pat
             pass
 
 
+class Stuck(Files):
+    """Files of which no journal can be removed."""
+
+    def remove(self, path: Path) -> None:
+        if path.name.startswith("journal"):
+            raise OSError(errno.EACCES, "Permission denied", str(path))
+        super().remove(path)
+
+
+async def test_a_start_that_cannot_remove_a_journal_leaves_it_to_the_next(tmp_path: Path) -> None:
+    first = tmp_path / "journal-0000000001"
+    async with running(tmp_path, crash=True) as (_, store):
+        store.create_segment(NAME, now_ms=1)
+    async with running(tmp_path, crash=True, files=Stuck()) as (_, store):
+        assert NAME in everything(store)
+        assert first.exists()
+    async with running(tmp_path):
+        assert not first.exists()
+
+
 class Counting(Files):
     """Fails from a call on, as a disk does."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from segstore.server.durable import DirectoryDamaged, DirectoryUnusable, Files
 from segstore.server.durable.data_directory import JournalFile
-from segstore.server.durable.fence import ContainerEpoch, Fenced, FencedDirectory, epochs_of
+from segstore.server.durable.fence import ContainerEpoch, Fenced, FencedDirectory, current, epochs_of
 
 
 def test_each_claim_starts_the_next_epoch_and_ends_the_one_before(tmp_path: Path) -> None:
@@ -104,16 +104,43 @@ def test_an_epoch_whose_disk_is_full_is_refused_with_its_path_and_leaves_nothing
     assert later.older()[0].path == epoch.path
 
 
+def test_older_epochs_that_cannot_be_removed_are_left_to_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise OSError(errno.EACCES, "Permission denied", str(path))
+
+    adopted(ContainerEpoch.claim(tmp_path)).change(numbers=7)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", fail)
+        adopted(ContainerEpoch.claim(tmp_path)).change(numbers=8)
+        assert epochs_of(tmp_path) == [1, 2]
+    third = adopted(ContainerEpoch.claim(tmp_path))
+    assert third.manifest.numbers == 8
+    third.change(numbers=9)
+    assert epochs_of(tmp_path) == [3]
+
+
+def test_the_latest_epoch_with_a_manifest_is_current(tmp_path: Path) -> None:
+    epochs = [ContainerEpoch.claim(tmp_path) for _ in range(3)]
+    assert current(epochs) is None
+    for epoch in epochs[:2]:
+        (epoch.path / "MANIFEST").touch()
+    assert current(epochs) is epochs[1]
+
+
 def test_an_epoch_whose_predecessor_has_lost_a_file_is_refused_with_its_path(tmp_path: Path) -> None:
     first = adopted(ContainerEpoch.claim(tmp_path))
-    first.change(journals=(JournalFile(1, 0),))
+    first.change(journals=(JournalFile(1, 0), JournalFile(2, 0)))
     first.note(5)
-    for missing in (first.path / "journal-0000000001", first.path / "MANIFEST"):
+    (first.path / "journal-0000000001").touch()
+    for missing in (first.path / "journal-0000000002", first.path / "MANIFEST"):
         missing.unlink(missing_ok=True)
         second = ContainerEpoch.claim(tmp_path)
         with pytest.raises(DirectoryDamaged, match="it is missing") as damaged:
             adopted(second)
         assert damaged.value.file == missing
+        assert list(second.path.iterdir()) == [], "what it had taken over is removed"
     shutil.rmtree(first.path)
     with pytest.raises(DirectoryDamaged) as damaged:
         adopted(ContainerEpoch.claim(tmp_path))

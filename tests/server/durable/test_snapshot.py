@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from tests.server.durable.support import RANDOM, checkpoint, running, write
+from segstore.server.durable import copy_of, restore
+from segstore.server.store import SegmentStore
+from tests.server.durable.support import CONTAINERS, RANDOM, checkpoint, everything, running, write
+from tests.server.durable.test_durable import one_of_each
 
 NAME = "scope/stream/0.#epoch.0"
 TRANSACTIONS = [f"{NAME}#transaction.{each:032d}" for each in range(3)]
@@ -29,6 +32,14 @@ async def test_pieces_of_one_chunk_file_that_do_not_follow_each_other_stay_apart
     async with running(tmp_path) as (_, store):
         assert store.segment(NAME).read_bytes(0, len(merged)) == merged
         assert [(piece.start, piece.size) for piece in store.segment(NAME).pieces()] == [(0, 5_000), (5_000, 10_000)]
+
+
+def test_a_copy_of_a_container_is_restored_without_files() -> None:
+    store, again = SegmentStore(CONTAINERS), SegmentStore(CONTAINERS)
+    one_of_each(store)
+    for number, container in store.containers.items():
+        restore(again.containers[number], copy_of(container), {})
+    assert everything(again, with_index=False) == everything(store, with_index=False)
 
 
 async def test_a_chunk_file_is_written_again_when_less_than_half_of_it_is_in_use(tmp_path: Path) -> None:

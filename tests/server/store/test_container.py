@@ -84,7 +84,7 @@ def test_a_conditional_append_checks_its_number_before_the_offset(container: Con
     write(container, "s", b"one")
     with pytest.raises(BadOffset) as error:
         append_to(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=4)
-    assert (error.value.expected, error.value.actual) == (4, 3)
+    assert (error.value.segment, error.value.expected, error.value.actual) == ("s", 4, 3)
     with pytest.raises(BadOffset):
         append_to(container, "s", W, 2, 1, b"x", last_event_number=1, now_ms=2, expected_offset=0)
     with pytest.raises(BadAttribute):
