@@ -128,6 +128,20 @@ def test_appends_that_came_with_a_failed_one_fail_as_it_did_until_the_writer_is_
 
 
 @pytest.mark.seed("36.24")
+def test_a_run_behind_refused_runs_of_another_writer_is_stored() -> None:
+    desk, other = writing(), UUID(int=77)
+    desk.ask(create(OTHER), SetupAppend(4, other, OTHER, ""), SealSegment(9, SEGMENT, ""))
+    sealed, stored = (desk._blocks.writers[each.bytes] for each in (WRITER, other))
+    runs = [(sealed, [(1, 1, b"data", 3)]), (sealed, [(2, 1, b"data", 3)]), (stored, [(1, 1, b"data", 8)])]
+    desk.session.receive_all([runs])
+    assert desk.take() == [
+        SegmentIsSealed(3, SEGMENT, "", 1),
+        SegmentIsSealed(3, SEGMENT, "", 2),
+        DataAppended(8, other, 1, NEVER_WROTE, 4),
+    ]
+
+
+@pytest.mark.seed("36.24")
 def test_a_conditional_append_at_the_wrong_offset_leaves_the_writer_as_it_was() -> None:
     desk = writing()
     desk.ask(append(1, b"12345678"))
