@@ -7,6 +7,7 @@ import pytest
 
 from segstore.server import LimitSettings
 from segstore.server.connection.session import SessionEnding
+from segstore.server.connection.writers import WriterCounts
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -400,6 +401,17 @@ def test_what_a_session_stores_and_queues_is_counted() -> None:
     desk.session.close()
     assert (waiting, desk.session.waiting_bytes, desk.session.writer_count) == (waiting, 0, 0)
     assert len(desk.service.store.waiters) == 0
+
+
+def test_what_a_writer_stores_is_counted_if_there_are_counts() -> None:
+    service = make_service()
+    service.writer_counts = WriterCounts(lambda _: True)
+    desk = writing(Desk(service))
+    desk.ask(append(1), append(2))
+    (count,) = service.writer_counts.all()
+    assert (count.events, count.bytes, count.connected, count.set_ups) == (2, 8, 1, 1)
+    desk.session.close()
+    assert count.connected == 0
 
 
 def test_a_reply_that_goes_into_an_empty_queue_is_announced_and_the_next_is_not() -> None:
