@@ -7,6 +7,7 @@ import pytest
 
 from segstore.server import LimitSettings
 from segstore.server.connection.session import SessionEnding
+from segstore.server.connection.writers import WriterCounts
 from segstore.wire import (
     AppendBlock,
     AppendBlockEnd,
@@ -125,6 +126,20 @@ def test_appends_that_came_with_a_failed_one_fail_as_it_did_until_the_writer_is_
     ]
     assert desk.ask(append(11)) == []
     assert desk.session.ending is SessionEnding.DROPPED
+
+
+@pytest.mark.seed("36.24")
+def test_a_run_behind_refused_runs_of_another_writer_is_stored() -> None:
+    desk, other = writing(), UUID(int=77)
+    desk.ask(create(OTHER), SetupAppend(4, other, OTHER, ""), SealSegment(9, SEGMENT, ""))
+    sealed, stored = (desk._blocks.writers[each.bytes] for each in (WRITER, other))
+    runs = [(sealed, [(1, 1, b"data", 3)]), (sealed, [(2, 1, b"data", 3)]), (stored, [(1, 1, b"data", 8)])]
+    desk.session.receive_all([runs])
+    assert desk.take() == [
+        SegmentIsSealed(3, SEGMENT, "", 1),
+        SegmentIsSealed(3, SEGMENT, "", 2),
+        DataAppended(8, other, 1, NEVER_WROTE, 4),
+    ]
 
 
 @pytest.mark.seed("36.24")
@@ -386,6 +401,17 @@ def test_what_a_session_stores_and_queues_is_counted() -> None:
     desk.session.close()
     assert (waiting, desk.session.waiting_bytes, desk.session.writer_count) == (waiting, 0, 0)
     assert len(desk.service.store.waiters) == 0
+
+
+def test_what_a_writer_stores_is_counted_if_there_are_counts() -> None:
+    service = make_service()
+    service.writer_counts = WriterCounts(lambda _: True)
+    desk = writing(Desk(service))
+    desk.ask(append(1), append(2))
+    (count,) = service.writer_counts.all()
+    assert (count.events, count.bytes, count.connected, count.set_ups) == (2, 8, 1, 1)
+    desk.session.close()
+    assert count.connected == 0
 
 
 def test_a_reply_that_goes_into_an_empty_queue_is_announced_and_the_next_is_not() -> None:

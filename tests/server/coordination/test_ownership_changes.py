@@ -102,10 +102,21 @@ async def test_a_container_whose_node_was_deleted_is_served_no_more_and_taken_in
     await cluster.second.ownership.stop()
     cluster.expire(cluster.first)  # what it had and has again is taken in turn from then on, as any other
     await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
+    serves_when_released: list[set[int]] = []
+    cluster.first.ownership._released = lambda: serves_when_released.append(cluster.first.serves)
     cluster.service.delete(container_path(0), -1)
     await asyncio.sleep(0.1)
     assert cluster.first.serves == {1, 2, 3}
+    assert serves_when_released == [{1, 2, 3}]
     assert 0.4 <= await taken_after_s(cluster, 0) < 1
+
+
+@played(session_expired_policy="reconnect", rebalance=False)
+async def test_a_container_to_give_up_is_kept_if_the_session_ends_before(cluster: Cluster) -> None:
+    cluster.first.ownership.give_up(2)
+    cluster.expire(cluster.first)
+    await asyncio.sleep(60)
+    assert 2 in cluster.first.serves
 
 
 @played(session_expired_policy="reconnect", rebalance=False, takeover_delay_ms=500)

@@ -284,6 +284,16 @@ def test_one_acknowledgement_of_several_appends_is_dropped_if_a_rule_drops_one_o
     assert play.lane.reply([acknowledgement(3, 0)]) == []
 
 
+def test_a_reply_waits_as_the_rule_on_its_request_says_and_then_as_the_rule_on_it_says(play: Playbook) -> None:
+    play.faults.add("type = KEEP_ALIVE", do={"delay_ms": 50, "at": "after"})
+    play.faults.add("type = KEEP_ALIVE", on="reply", do={"delay_ms": 20})
+    assert play.lane.reply([encode(PING)], play.execute(PING)) == []
+    play.clock.advance(0.069)
+    assert play.take_later() == []
+    play.clock.advance(0.002)
+    assert sent(play.take_later()) == encode(PING)
+
+
 def test_the_holds_of_several_rules_follow_each_other(play: Playbook) -> None:
     for name in ("first", "second"):
         play.faults.add("type = KEEP_ALIVE", do="hold", name=name)
