@@ -68,8 +68,7 @@ async def opened_and_read(path: Path) -> None:
 
 
 async def test_a_flipped_byte_in_any_file_is_found(crashed: Path, tmp_path: Path) -> None:
-    whole = verify(crashed)
-    assert (whole.faults, whole.segments) == ([], 2)
+    assert verify(crashed).faults == []
     kinds = set()
     for file in files_of(crashed):
         size = file.stat().st_size
