@@ -205,8 +205,7 @@ class GroupReader(OpenedBefore):
                 async with SegmentReader(self._pool, self._locations, segment, offset) as reader:
                     try:
                         decoder = EventAssembler(segment, offset, limit, GroupEvent, segment)
-                        if await self._ahead.fill(segment, reader, decoder, end):
-                            idle_since_s = time.monotonic()
+                        await self._ahead.fill(segment, reader, decoder, end)
                         break
                     except SegmentTruncated as truncated:
                         begins = truncated.details.get("start_offset", -1)
@@ -219,6 +218,9 @@ class GroupReader(OpenedBefore):
                         pause_s = attempts.failed(truncated)
                     except SegmentMissing:
                         break  # fully truncated; if the stream is gone, the request for successors fails
+                    finally:
+                        if reader.has_progressed:
+                            idle_since_s = time.monotonic()
                 await asyncio.sleep(pause_s)
             self._ahead.mark(segment, partial(self._at_end, segment, time.monotonic() - idle_since_s))
 

@@ -17,11 +17,12 @@ Invariants: chunks come in order without gaps or overlaps; cancelling a read los
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final, NamedTuple
 
-from segstore.client.attempts import Attempts
+from segstore.client.attempts import HELD_S, Attempts
 from segstore.client.connection import RECEIVE_BYTES, ConnectionPool, Endpoint, Flow, Locations, learn
 from segstore.client.errors import (
     ClientError,
@@ -88,6 +89,7 @@ class SegmentReader(FreedAfter):
         self.segment: Final = segment
         self.offset = offset
         self.stale_replies = 0
+        self._begun, self._begun_s = offset, time.monotonic()
         self._pool = pool
         self._settings = pool.settings
         self._locations = locations
@@ -109,6 +111,11 @@ class SegmentReader(FreedAfter):
         self._probe: asyncio.Future[StreamSegmentInfo] | None = None
         self._attempts = Attempts(self._settings, f"reading {segment}", segment=segment, random=pool.random)
         self._closed = False
+
+    @property
+    def has_progressed(self) -> bool:
+        """Whether it has read data, or was open for a while, as at the tail of a segment without new data."""
+        return self.offset > self._begun or time.monotonic() - self._begun_s >= HELD_S
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -181,11 +181,12 @@ class EventReader(OpenedBefore, ClosedAfter, StreamClient):
                 limit = self._settings.max_large_event_bytes
                 decoder = EventAssembler(reader.segment, reader.offset, limit, StreamEvent, segment_id)
                 try:
-                    if await self._ahead.fill(segment_id, reader, decoder):
-                        idle_since_s = time.monotonic()
+                    await self._ahead.fill(segment_id, reader, decoder)
                 except SegmentMissing as error:
                     await self._check_stream(error)
                     raise
+                if reader.has_progressed:
+                    idle_since_s = time.monotonic()
                 following = await successors_of(self._cluster, reader.segment, idle_since_s)
                 self._end(segment_id, following, idle_since_s)
             finally:

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from segstore.client.attempts import HELD_S
 from segstore.client.errors import ClientError, ProtocolViolation
 from segstore.client.lifecycle import check_loop
 from segstore.client.segment import SegmentReader
@@ -101,18 +99,16 @@ class ReadAhead(Generic[K, E]):
         self.came.clear()
         await self.came.wait()
 
-    async def fill(self, key: K, reader: SegmentReader, decoder: EventAssembler[E], end: int = sys.maxsize) -> bool:
+    async def fill(self, key: K, reader: SegmentReader, decoder: EventAssembler[E], end: int = sys.maxsize) -> None:
         """Adds the events of a segment that begin before `end` as they are read, waiting for room.
 
-        Returns whether this was progress: there was data, or the segment stayed open for a while. Raises the errors of
-        reading, and ProtocolViolation if the segment ends within an event.
+        Raises the errors of reading, and ProtocolViolation if the segment ends within an event.
         """
-        begun, begun_s = reader.offset, time.monotonic()
         async for chunk in reader:
             begin, events = decoder.offset, decoder.feed(chunk.view)
             if decoder.offset >= end:
                 self.add(key, [event for event in events if event.offset < end], begin, decoder.offset)
-                return True
+                return
             self.add(key, events, begin, decoder.offset)
             self.came.set()
             await self.room()
@@ -120,7 +116,6 @@ class ReadAhead(Generic[K, E]):
             raise ProtocolViolation(
                 f"{reader.segment} ends within an event", segment=reader.segment, offset=decoder.offset
             )
-        return reader.offset > begun or time.monotonic() - begun_s >= HELD_S
 
     def mark(self, key: K, passed: Callable[[], object]) -> None:
         """Adds a mark behind the events of a segment: `advance` calls `passed` once all earlier events are returned."""

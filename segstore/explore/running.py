@@ -281,13 +281,17 @@ async def _run_client(setting: ExplorerSetting, mock: ExploredCluster, run: Run)
 
 
 async def _violation(setting: ExplorerSetting, mock: ExploredCluster) -> str | None:
-    """Returns what the user's check finds. Raises TypeError if it returns no text, and its own errors."""
+    """Returns what the user's check finds. Raises TypeError if it returns no text, and its own errors.
+
+    A coroutine function may make requests: the failures have ended by then.
+    """
     if setting.check is None:
         return None
     try:
         async with asyncio.timeout(setting.timeout_s) as limit:
             broken = setting.check(mock)
             if inspect.isawaitable(broken):
+                mock.faults.clear()
                 broken = await broken
     except AssertionError as error:
         return f"check: {[*str(error).splitlines(), 'an assertion failed'][0]}"

@@ -24,6 +24,7 @@ from segstore.client.groups.state import Draft
 from segstore.client.groups.table import GroupTable
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentReader, SegmentWriter, WriterState
+from segstore.client.segment import reader as segment_reader
 from segstore.client.stream import (
     ByteReader,
     EventReader,
@@ -33,7 +34,6 @@ from segstore.client.stream import (
     event_reader,
     event_writer,
     frame_event,
-    read_ahead,
     stream_client,
 )
 from segstore.wire import (
@@ -299,7 +299,7 @@ class Hops(LyingController):
         super().__init__(self._next)
         self.now_s = 1_000.0
         clock = SimpleNamespace(monotonic=lambda: self.now_s, time=time.time)
-        for module in (stream_client, read_ahead, event_reader, event_writer, group_reader):
+        for module in (stream_client, segment_reader, event_reader, event_writer, group_reader):
             monkeypatch.setattr(module, "time", clock)
 
     def _next(self, segment: int) -> list[int]:
@@ -334,6 +334,37 @@ async def test_events_and_open_segments_are_progress_of_a_reader(
         reader_of(Cluster(pool, hops.controller, store)) as reader,
     ):
         for _ in range(10):
+            assert await reader.read() is not None
+
+
+@looped(
+    "truncated",
+    [
+        lambda read: NoSuchSegment(read.request_id, read.segment, "", read.offset),
+        lambda read: SegmentIsTruncated(read.request_id, read.segment, 100, "", read.offset),
+    ],
+)
+async def test_events_before_a_truncation_are_progress_of_a_reader_in_a_group(
+    truncated: Callable[[ReadSegment], Command], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hops = Hops(monkeypatch)
+
+    def script(peer: ScriptedPeer, command: Command) -> None:
+        """Each segment has an event. While the user handles it, the segment is truncated to its end, or deleted."""
+        assert isinstance(command, ReadSegment)
+        request_id, segment, offset = command.request_id, command.segment, command.offset
+        if offset in (0, 100):
+            data = b"" if offset else frame_event(b"x")
+            peer.send(SegmentRead(segment, offset, False, not data, data, request_id))
+        else:
+            hops.now_s += 500
+            peer.send(truncated(command))
+
+    async with (
+        store_of(script, settings(recovery_timeout_ms=120_000)) as (_, pool, store),
+        READERS[1](Cluster(pool, hops.controller, store)) as reader,
+    ):
+        for _ in range(3):
             assert await reader.read() is not None
 
 

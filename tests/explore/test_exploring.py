@@ -20,6 +20,7 @@ from segstore.wire import (
     GetStreamSegmentInfo,
     KeepAlive,
     ReadSegment,
+    SegmentCreated,
     SegmentRead,
     SetupAppend,
     TableEntries,
@@ -396,6 +397,18 @@ async def test_a_check_of_ones_own_is_asked_after_each_run() -> None:
         explored = await explore(writer, match="type = HELLO", failures=["cut before"], check=check)
         assert [finding.broken for finding in explored.findings] == [("check: too many",)] * 2
         assert explored.findings[1].pytest.endswith(", check=check)")
+
+
+async def test_failures_that_last_have_ended_when_a_check_makes_requests() -> None:
+    answers: list[Command] = []
+
+    async def asks(mock: ExploredCluster) -> None:
+        peer = await peer_of(mock)
+        answers.extend(await peer.ask(HELLO, create()))
+        await peer.close()
+
+    await explore(writer, only="WrongHost for ever at CREATE_SEGMENT 1", check=asks)
+    assert isinstance(answers[-1], SegmentCreated)
 
 
 async def test_a_check_that_hangs_is_a_finding() -> None:
