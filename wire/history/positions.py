@@ -3,9 +3,8 @@
 Facts are `GroupUpdate`, `TableUpdate` and `Passed`, of all groups and segments of a scope. An update is stored only if
 the state has not changed meanwhile, so the offsets of updates are their order, or in a table the versions that they
 name; the times of their acknowledgements are not. Behind an update that was not recorded, or whose acknowledgement was
-lost, the holders of segments are unknown. A connection does
-not tell for which reader it reads, and clients read ahead, so bytes that any connection was given count as read by all
-groups.
+lost, the holders of segments are unknown. A connection does not tell for which reader it reads, and clients read ahead,
+so bytes that any connection was given count as read by all groups.
 
 Invariants: positions are judged from the first state of a group to the first update that was not recorded; bytes before
 a start, or before the position of a reader that was taken offline, are not, since users choose these; nor are bytes
