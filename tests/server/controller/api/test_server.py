@@ -49,7 +49,7 @@ async def test_closing_twice_is_fine_and_frees_the_port() -> None:
 
 
 async def test_a_start_that_is_cancelled_frees_the_port() -> None:
-    in_flight = CallsInFlight(grpc.method_handlers_generic_handler("none", {}))
+    in_flight = CallsInFlight(lambda _: None)
     starting = asyncio.create_task(in_flight.start("127.0.0.1", 0))
     await asyncio.sleep(0)
     starting.cancel()
