@@ -30,6 +30,7 @@ from pydantic import (
 from segstore.server.net import TlsFiles
 from segstore.server.store import MAX_ATTRIBUTES
 from segstore.wire import MAX_FRAME_BYTES, OLDEST_COMPATIBLE_VERSION, WIRE_VERSION
+from segstore.wire.printable import SHOWN, printable
 from segstore.wire.validation import first_error, message_of
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def check_choice(option: str, value: object, known: Collection[str]) -> None:
     if value not in known:
         near = difflib.get_close_matches(str(value), known, 1)
         hint = f" ({near[0]}?)" if near else ""
-        raise ValueError(f"{option} is one of {', '.join(known)}, not {value!r}{hint}")
+        raise ValueError(f"{option} is one of {', '.join(known)}, not {printable(repr(value), SHOWN)}{hint}")
 
 
 def settings_of(

@@ -260,7 +260,7 @@ class MockClusterOptions(StoreOptions, total=False):
     configuration: Coordinator | None
 
 
-_NOT_OF_STORES: Final = [
+_CLUSTER_OPTIONS: Final = [
     name for name in MockClusterOptions.__annotations__ if name not in StoreOptions.__annotations__
 ]
 
@@ -291,15 +291,21 @@ class MockCluster(Cluster, WithContents):
     def __init__(self, stores: int = 1, **options: Unpack[MockClusterOptions]) -> None:
         if isinstance(stores, bool) or not isinstance(stores, int):
             raise ValueError(f"stores is a number, not {stores!r}")
-        given: dict[str, Any] = {"port": 0, "containers": max(4, stores), **options}
-        of_cluster = {name: given.pop(name) for name in _NOT_OF_STORES if name in given}
-        store = settings_of(StoreSettings, given, ("stores", *_NOT_OF_STORES))
-        clock = of_cluster.pop("clock", None) or LoopClock()
-        faults, watched = of_cluster.pop("faults", None), of_cluster.pop("watched", True)
-        services = {name: of_cluster.pop(name, None) for name in ("authority", "coordinator", "configuration")}
-        controller = of_cluster.pop("controller", None) or ControllerConfig()
-        ownership = of_cluster.pop("ownership", None) or _PROMPT
-        cluster = {"store": store, "stores": stores, "controller": controller, "ownership": ownership, **of_cluster}
+        store_options: dict[str, Any] = {"port": 0, "containers": max(4, stores), **options}
+        cluster_options = {name: store_options.pop(name) for name in _CLUSTER_OPTIONS if name in options}
+        store = settings_of(StoreSettings, store_options, ("stores", *_CLUSTER_OPTIONS))
+        clock = cluster_options.pop("clock", None) or LoopClock()
+        faults, watched = cluster_options.pop("faults", None), cluster_options.pop("watched", True)
+        services = {name: cluster_options.pop(name, None) for name in ("authority", "coordinator", "configuration")}
+        controller = cluster_options.pop("controller", None) or ControllerConfig()
+        ownership = cluster_options.pop("ownership", None) or _PROMPT
+        cluster = {
+            "store": store,
+            "stores": stores,
+            "controller": controller,
+            "ownership": ownership,
+            **cluster_options,
+        }
         super().__init__(
             settings_of(ClusterSettings, {"controller_port": 0, **cluster}),
             faults=Faults.of_mock(clock, faults, watched=watched),

@@ -81,7 +81,7 @@ class Durability:
 
     Attributes:
         pool: for the chunks of all segments.
-        containers: those that it was recovered into, by number.
+        containers: the containers that the state was recovered into, by number.
         controller_image, controller_operations: the controller's recovered state, which the controller decodes.
         controller_state: returns the controller's state for a snapshot; None without a controller.
         snapshots: number of snapshots taken.

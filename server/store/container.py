@@ -426,7 +426,7 @@ class Container(ContainerState):
     def settle_index(self, name: str | None = None, now_ms: int | None = None, most: int | None = None) -> int:
         """Writes the index entries that are due for one segment or for all; returns their number.
 
-        Without a time, all entries are due. At most `most` segments are visited, in the order in which they changed. A
+        Without a time, all entries are due. At most `most` segments are visited, in the order in which they are due. A
         timer calls this to wake readers at the tail of an index; other requests do not need the timer, because
         `SegmentStore` settles an index before it reads it.
         """
@@ -538,8 +538,10 @@ class Container(ContainerState):
         sealed, not made for entries, or already has this event count.
         """
         due_ms, segment.index_due_ms = segment.index_due_ms, next_due_ms
-        if not due_ms:
+        if next_due_ms:  # move it to the end: the sweep begins with the segments that are due first
+            self._unindexed.pop(segment.name, None)
             self._unindexed[segment.name] = segment
+        if not due_ms:
             return
         name = index_name(segment.name)
         home = self if name in self.segments or self._peer_of is None else self._peer_of(name)

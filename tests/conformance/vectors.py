@@ -169,12 +169,12 @@ def _schema(what: dict[str, Any]) -> Found:
     if expected != list(cls.__struct_fields__):
         yield f"fields: expected {expected}, found {list(cls.__struct_fields__)}"
         return
-    types = dict(type_ for node in cls.parts for type_ in _java_types(node))
+    java_types = dict(type_ for node in cls.parts for type_ in _java_types(node))
     for name, field in zip(expected, recorded, strict=True):
         java = field["java_type"].removeprefix("java.lang.").removeprefix("java.util.")
         short = re.sub(r"(?<![\w.])[\w.]+\$|java\.lang\.|io\.netty\.buffer\.", "", java).replace("$", ".")
-        if types[name].replace("List<long>", "List<Long>") != short.rpartition(".")[2]:
-            yield f"{name}: expected {java}, found {types[name]}"
+        if java_types[name].replace("List<long>", "List<Long>") != short.rpartition(".")[2]:
+            yield f"{name}: expected {java}, found {java_types[name]}"
     if "requestId" in what and not hasattr(cls, "request_id"):
         yield f"requestId: expected {what['requestId']}, found none"
     elif "requestId" in what and "request_id" not in cls.__struct_fields__:

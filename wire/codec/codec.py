@@ -167,7 +167,7 @@ def _encoder_of(cls: type[Any], codec: Codec | None, parts: bool) -> Callable[[A
     if cls is Unknown:
         return _unknown_parts if parts else lambda command: b"".join(_unknown_parts(command))
     if (DEFAULT_CODEC if codec is None else checked_codec(codec)) == "construct":
-        return lambda command: [_build(command)] if parts else _build(command)
+        return lambda command: [build_frame(command)] if parts else build_frame(command)
     return make_encoder(cls, parts=parts)
 
 
@@ -186,7 +186,7 @@ def encode(command: Command, codec: Codec | None = None) -> bytes:
     except TooLong as refused:
         raise too_large(command, refused.args[0] + HEADER_BYTES) from None
     except REFUSALS:
-        return _build(command)
+        return build_frame(command)
     return frame
 
 
@@ -206,20 +206,18 @@ def encode_parts(command: Command, codec: Codec | None = None) -> list[Buffer]:
     except TooLong as refused:
         raise too_large(command, refused.args[0] + HEADER_BYTES) from None
     except REFUSALS:
-        return [_build(command)]
+        return [build_frame(command)]
     return parts
 
 
-def _build(command: Command) -> bytes:
-    frame = build_frame(command)
-    if len(frame) > MAX_FRAME_BYTES:
-        raise too_large(command, len(frame))
-    return frame
+def build_frame(command: Command, form: Nested | None = None, limit: int = MAX_FRAME_BYTES, where: str = "") -> bytes:
+    """Encodes a command through the schema. Raises BadField, FrameTooLarge.
 
-
-def build_frame(command: Command, form: Nested | None = None) -> bytes:
-    """Encodes a command of any size through the schema. form: another form of its body, as of an older version."""
+    form: another form of its body, as of an older version. limit, where: of frames, as for `too_large`.
+    """
     body = schema.build(command, form)
+    if len(body) + HEADER_BYTES > limit:
+        raise too_large(command, len(body) + HEADER_BYTES, limit, where)
     return _write_header(command.code, len(body)) + body
 
 

@@ -200,9 +200,12 @@ def encode_as(command: Command, version: int) -> bytes:
     if cls is not Unknown and cls.code not in known_in(version) and cls is not append.Event:
         raise _unknown(cls.code, version)
     form = form_in(cls, version)
-    frame = codec.encode(command) if form is None else codec.build_frame(command, form)
+    where = f" in wire version {version}"
+    if form is not None:
+        return codec.build_frame(command, form, limit, where)
+    frame = codec.encode(command)
     if len(frame) > limit:
-        raise codec.too_large(command, len(frame), limit, f" in wire version {version}")
+        raise codec.too_large(command, len(frame), limit, where)
     return frame
 
 

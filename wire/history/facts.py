@@ -1,8 +1,8 @@
 """What folds take and return: facts about one key, verdicts, and questions that stay open.
 
 A fact has a key: its kind ("segment", "register", …) and a name. Its value is a record of this module, which traces and
-users' own histories both become, or `lines.Told`, an operation that histories alone have. Times are in ns since 1970.
-All values can be pickled.
+users' own histories both become, or `lines.ReportedOperation`, an operation that histories alone have. Times are in ns
+since 1970. All values can be pickled.
 """
 
 from __future__ import annotations

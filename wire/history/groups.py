@@ -1,7 +1,7 @@
 """Judges a reader group: who holds which segment, who gets which event, and what checkpoints say.
 
-Facts are `LoggedEvent`, and `Told` of other operations. A reader that leaves may have events whose processing is not
-known, so the next reader may be given them again.
+Facts are `LoggedEvent`, and `ReportedOperation` of other operations. A reader that leaves may have events whose
+processing is not known, so the next reader may be given them again.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ class Acquire(_Operation):
 
     def facts(self, ended: Ended) -> Iterator[Fact]:
         if ended.outcome == "ok":
-            yield Fact(Key("group", self.group), ended.place, Told(self, ended))
+            yield Fact(Key("group", self.group), ended.place, ReportedOperation(self, ended))
 
 
 class Release(Acquire):
@@ -199,7 +199,7 @@ class Release(Acquire):
 
     def facts(self, ended: Ended) -> Iterator[Fact]:
         if ended.outcome != "failed":
-            yield Fact(Key("group", self.group), ended.invoked, Told(self, ended))
+            yield Fact(Key("group", self.group), ended.invoked, ReportedOperation(self, ended))
 
 
 class Leave(Release):
@@ -215,7 +215,7 @@ class Complete(_Operation):
 
     def facts(self, ended: Ended) -> Iterator[Fact]:
         if ended.outcome == "ok":
-            yield Fact(Key("group", self.group), ended.place, Told(self, ended))
+            yield Fact(Key("group", self.group), ended.place, ReportedOperation(self, ended))
 
 
 class NoteTime(_Operation):
@@ -227,7 +227,7 @@ class NoteTime(_Operation):
 
     def facts(self, ended: Ended) -> Iterator[Fact]:
         if ended.outcome != "failed":
-            yield Fact(Key("stream", self.stream), ended.place, Told(self, ended))
+            yield Fact(Key("stream", self.stream), ended.place, ReportedOperation(self, ended))
 
 
 class TimeWindow(_Operation):
@@ -238,10 +238,10 @@ class TimeWindow(_Operation):
 
     def facts(self, ended: Ended) -> Iterator[Fact]:
         if ended.outcome == "ok":
-            yield Fact(Key("stream", self.stream), ended.place, Told(self, ended))
+            yield Fact(Key("stream", self.stream), ended.place, ReportedOperation(self, ended))
 
 
-class Told(NamedTuple):
+class ReportedOperation(NamedTuple):
     """The value of a fact: an operation as the history has it, and how it ended."""
 
     operation: Any

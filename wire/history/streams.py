@@ -1,7 +1,8 @@
 """Judges a stream across its segments: the order of each routing key, and time windows.
 
-Facts are `LoggedEvent`, and `Told` of times and windows. Two events of a key have an order if the second was sent after
-the first was acknowledged. A time window comes from the smallest of the times that all writers noted last.
+Facts are `LoggedEvent`, and `ReportedOperation` of times and windows. Two events of a key have an order if the second
+was sent after the first was acknowledged. A time window comes from the smallest of the times that all writers noted
+last.
 """
 
 from __future__ import annotations

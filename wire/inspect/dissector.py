@@ -1,9 +1,9 @@
 """Generates a Wireshark dissector, in Lua, from the schema.
 
-`dissector.lua` reads each type of field; this module writes the commands as calls of its
-constructors, so a new command needs no change here. Display filters are `segstore.`, the command's name and the field's
-path, in lower case: `segstore.setup_append.segment`. Elements of a list and of its columns share one name. The events
-in the data of appends and reads are shown below it, as `segstore.event.data`.
+`dissector.lua` reads each type of field; this module writes the commands as calls of its constructors, so a new command
+needs no change here. Display filters are `segstore.`, the command's name and the field's path, in lower case:
+`segstore.setup_append.segment`. Elements of a list and of its columns share one name. The events in the data of appends
+and reads are shown below it, as `segstore.event.data`.
 
 Invariant: the values equal the results of `decode`; a frame that `decode` refuses is marked as malformed where reading
 stops. Missing fields have their defaults, marked with the wire version that introduced them. Unlike other output, a

@@ -69,7 +69,7 @@ def from_plain(cls: type[R], plain: Any) -> R:
 
 def _from_plain(cls: type[R], nodes: tuple[FieldType, ...], plain: Any, path: str) -> R:
     if not hasattr(plain, "keys"):
-        raise BadField(f"an object is needed, not {plain!r}", field=path.rstrip("."), actual=plain)
+        raise BadField(f"an object is needed, not {types.shown(plain)}", field=path.rstrip("."), actual=plain)
     wanted = dict(attribute for node in nodes for attribute in _attributes(node))
     for name in plain:
         if name not in wanted:
@@ -101,7 +101,9 @@ def _in(node: FieldType, plain: Any, path: str) -> Any:
             return _integer(plain, 0, (1 << 31) - 1, path)
         case types.EnumCode(members=members):
             if not isinstance(plain, str) or plain not in members.__members__:
-                raise BadField(f"{plain!r} is not one of {', '.join(members.__members__)}", field=path, actual=plain)
+                raise BadField(
+                    f"{types.shown(plain)} is not one of {', '.join(members.__members__)}", field=path, actual=plain
+                )
             return members[plain]
         case types.Text():
             return "" if plain is None else _expect(str, plain, path)

@@ -1,8 +1,8 @@
 """Calls sent to another controller as raw messages, and the port with which followers forward calls to the leader.
 
 All calls are sent with `UpstreamController`. In each process of a cluster, `ForwardingServer` serves the controller's
-port. A call and its answer are forwarded unchanged, bytes and metadata, so that a client sees no
-difference. While there is no leader, calls are answered with UNAVAILABLE, after which clients retry.
+port. A call and its answer are forwarded unchanged, bytes and metadata, so that a client sees no difference. While
+there is no leader, calls are answered with UNAVAILABLE, after which clients retry.
 
 Invariants: a message has at most 64 MiB; a call is sent at most once, and cancelled there when it is cancelled here; a
 process that does not lead answers a forwarded call with UNAVAILABLE. If the leader may have applied a call that it did

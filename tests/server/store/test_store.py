@@ -182,6 +182,16 @@ def test_the_sweep_writes_a_bounded_number_of_entries(store: SegmentStore) -> No
     assert sum(written) == 20
 
 
+def test_the_sweep_reaches_an_idle_segment_behind_busy_segments(store: SegmentStore) -> None:
+    *busy, idle = [f"scope/stream{number}/0.#epoch.0" for number in range(30)]
+    for name in (*busy, idle):
+        store.create_segment(name, now_ms=100)
+        write(store, name, b"0123456789", 100)
+    for name in busy:
+        write(store, name, b"0123456789", 110)
+    assert store.settle_index(110, 1) == 1
+
+
 def test_locate_offset_answers_as_recorded(store: SegmentStore) -> None:
     assert store.locate_offset(S, 10) == 0
     for number in range(4):

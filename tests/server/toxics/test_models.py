@@ -25,6 +25,7 @@ EVERY: list[dict[str, Any]] = [
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"type": "latencie"}, "", "half_open, not 'latencie' (latency?)"),
+    ({"type": "x" * 1_000}, "", "(1002 characters)"),
     ({"type": []}, "", "a toxic has a type, one of latency"),
     ({"latency": 5}, "", "a toxic has a type, one of latency, bandwidth"),
     ({"type": "latency", "latency": 1, "attributes": {"latency": 5}}, "", "latency is given twice"),

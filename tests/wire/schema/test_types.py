@@ -47,3 +47,7 @@ def test_a_number_that_python_does_not_write_is_refused_as_any_other(command: Co
 def test_a_number_that_python_does_not_write_is_no_field_of_json_either() -> None:
     with pytest.raises(BadField, match=f"a number of {HUGE.bit_length()} bits is outside"):
         SegmentCreated.from_dict({"request_id": HUGE, "segment": "segment"})
+    with pytest.raises(BadField, match=f"an object is needed, not a number of {HUGE.bit_length()} bits"):
+        SegmentCreated.from_dict(HUGE)  # type: ignore[arg-type]
+    with pytest.raises(BadField, match=f"a number of {HUGE.bit_length()} bits is not one of"):
+        ErrorMessage.from_dict({"request_id": 1, "segment": "", "message": "", "error_code": HUGE})

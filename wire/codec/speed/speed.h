@@ -39,7 +39,7 @@ _Static_assert(sizeof(Py_ssize_t) >= 8, "lengths of 32 bits are added to each ot
 /* The types of fields; op_names in shape.c has their names in this order. */
 typedef enum {
     OP_INT8, OP_INT32, OP_INT64, OP_FLAG, OP_UUID, /* Fixed, by format */
-    OP_NUMBER, OP_MEMBER,                          /* Number, and each member of its enum */
+    OP_NUMBER, OP_MEMBER,                          /* EnumCode, and each member of its enum */
     OP_CONSTANT, OP_TEXT, OP_DATA, OP_REMAINDER, OP_ZERO_RUN, OP_SIZED,
     OP_TAIL, OP_STRUCTURE, OP_MANY, OP_TABLE,
     OPS

@@ -19,7 +19,8 @@ NONE: Final = -(1 << 63)
 class Link:
     """A writer on one connection. set_up: the place of its last set-up there, None if it was not recorded.
 
-    stored: the highest number that a set-up answered. sent, acked: the last numbers. length: the last one acknowledged.
+    stored: the highest number that a set-up answered. sent, acked: the last numbers. length: the last acknowledged
+    length.
     """
 
     def __init__(self) -> None:

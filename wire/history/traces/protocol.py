@@ -133,8 +133,8 @@ class ProtocolCheck(ABC):
         self._dropped = False
         self._writers: dict[int, ConnectionWriter] = {}
         self._flows: dict[int, _Tenure] = {}
-        self._lapsed: list[_Append] = []
-        """Appends that were unanswered when their writer was set up again."""
+        self._lapsed: dict[int, _Append] = {}
+        """Identity of a request → the append, if it was unanswered when its writer was set up again."""
 
     @abstractmethod
     def _sent(
@@ -286,7 +286,9 @@ class ProtocolCheck(ABC):
 
     def _set_up(self, place: Place, command: Any) -> None:
         writer = self._writer(command.writer_id)
-        self._lapsed = (self._lapsed + writer.unanswered())[-MOST_WAITING:]
+        self._lapsed |= {id(append[2]): append for append in writer.unanswered()}
+        for request in [*islice(self._lapsed, max(0, len(self._lapsed) - MOST_WAITING))]:
+            del self._lapsed[request]
         writer.set_up()
         if writer.key is None:  # appends may follow before the reply
             writer.name_segment(command.segment, self._is_judged)
@@ -295,7 +297,7 @@ class ProtocolCheck(ABC):
             holder = self._flows.get(flow)
             self._flows[flow] = _Tenure(command.writer_id, place)
             if holder is not None and holder.writer != command.writer_id:
-                appends = (self._lapsed, *(writer.unanswered() for writer in self._writers.values()))
+                appends = (self._lapsed.values(), *(writer.unanswered() for writer in self._writers.values()))
                 waits = sum(append[3] is holder for append in chain(*appends))
                 if waits:
                     text = f"flow {flow} has {waits} unanswered appends of writer {holder.writer}"
@@ -382,8 +384,8 @@ class ProtocolCheck(ABC):
             answered.append(appends.popleft()[2])
         self._count -= len(answered)
         if self._lapsed:
-            ids = set(map(id, answered))
-            self._lapsed = [append for append in self._lapsed if id(append[2]) not in ids]
+            for request in answered:
+                self._lapsed.pop(id(request), None)
         return answered
 
     def _answered(self, key: int | str) -> list[Waiting]:
@@ -437,4 +439,4 @@ class ProtocolCheck(ABC):
                 writer.appends = deque(
                     (*append[:3], None) if append[1] == request_id else append for append in writer.appends
                 )
-        self._lapsed = [append for append in self._lapsed if append[1] != request_id]
+        self._lapsed = {request: append for request, append in self._lapsed.items() if append[1] != request_id}
