@@ -112,8 +112,10 @@ class Page:
         try:
             await self.open("about:blank")
             await self.do("Log.clear")
+            # The end of the session ends what it has emulated, but the width returns later.
+            await self.do("Emulation.clearDeviceMetricsOverride")
             session, self._session = self._session, None
-            await self.do("Target.detachFromTarget", sessionId=session)  # which ends what it has emulated
+            await self.do("Target.detachFromTarget", sessionId=session)
         finally:
             asyncio.get_running_loop().remove_reader(self._chromium.answers)
 
