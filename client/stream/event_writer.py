@@ -97,7 +97,7 @@ class EventWriter(OpenedBefore, FlushedAfter, StreamClient):
         """Positions and segment writers of the first routing keys, kept from their writers' start until a reroute. A
         segment writer that is open still owns the position."""
         self._idle_since_s: dict[int, float] = {}
-        """Since when nothing was stored in each segment and, if it was reached from others, in those."""
+        """Segment id → since when nothing was stored in the segment, nor in the predecessors that led to it."""
         self._inherited: set[int] = set()
         """Segments whose writers took over another's events: if one fails to start, no send reports those events."""
         self._events = 0

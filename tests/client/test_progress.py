@@ -320,7 +320,7 @@ async def test_events_and_open_segments_are_progress_of_a_reader(
     hops = Hops(monkeypatch)
 
     def script(peer: ScriptedPeer, command: Command) -> None:
-        """Of four segments in a row, one has an event, one stays open for a while, and those behind them are empty."""
+        """Of four segments in a row, one has an event, one stays open for a while, and two are empty."""
         assert isinstance(command, ReadSegment)
         kind = hops.asked % 4
         if kind == 3:

@@ -34,7 +34,8 @@ MAX_FRAME_BYTES: Final = 0x00FF_FFFF
 Buffer = bytes | bytearray | memoryview
 
 _two_int32: Final = struct.Struct(">ii").unpack_from
-_LONGEST_NUMBER: Final = 128
+_WIDEST_BITS: Final = 128
+"""Bits of the widest number on the wire, a UUID."""
 _FURTHER: Final = re.compile(r"\+\w+")
 """The attributes of a part behind its first attribute, in a path."""
 
@@ -122,7 +123,7 @@ def check_buffer(obj: Any, path: str) -> Any:
 
 def shown(obj: Any) -> str:
     """Returns a value as it is in errors; Python does not write numbers of thousands of digits."""
-    if isinstance(obj, int) and obj.bit_length() > _LONGEST_NUMBER:
+    if isinstance(obj, int) and obj.bit_length() > _WIDEST_BITS:
         return f"a number of {obj.bit_length()} bits"
     return f"{obj!r:.80}"
 

@@ -160,7 +160,7 @@ class TableSegment:
         return TableWrite(b"".join(map(serialize_removal, removed)), [], ())
 
     def appended(self, start: int) -> None:
-        """Updates the index for what was written to the segment from `start` on. Ignores bytes that form no entry."""
+        """Updates the index for the entries of the segment from `start` on. Ignores bytes that form no entry."""
         index, end = self._index, self.log.length
         try:
             entries = list(entries_between(self.log, start, end, least_key_bytes=0))

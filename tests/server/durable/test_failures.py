@@ -181,7 +181,7 @@ async def test_a_store_that_cannot_make_its_first_journal_does_not_start(tmp_pat
     maker.failures = 1
     with pytest.raises(DirectoryUnusable, match="No space left on device"):
         async with running(tmp_path, make_journal=maker):
-            pass
+            pytest.fail("the store has started")
 
 
 class Stuck(Files):
