@@ -27,7 +27,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from segstore.pipeline.trace.files import FileRange, plan, sizes_of
+from segstore.pipeline.trace.files import FileRange, sizes_of
 from segstore.pipeline.trace.options import TraceReaderOptions, read_options
 from segstore.wire.extras import pip_command
 
@@ -110,7 +110,7 @@ class LocalEngine:
     def read(self, files: Sequence[str], columns: Sequence[str], **options: str) -> LocalTable:
         read_as = read_options({"paths": json.dumps(files), "columns": ",".join(columns), **options})
         size = sum(sizes_of(files, read_as.storage).values())
-        pieces = plan(files, max(1, -(-size // self._processes)), read_as.storage)
+        pieces = read_as.pieces(files, max(1, -(-size // self._processes)))
         pieces.sort(key=lambda piece: -piece.size)
         out = self._new_folder()
         dealt = [(pieces[number :: self._processes], read_as, _part(out, number)) for number in range(self._processes)]
@@ -253,10 +253,11 @@ def _end_with_engine(alive: Connection) -> None:
 def _read(pieces: list[FileRange], options: TraceReaderOptions, out: Path) -> None:
     from pyarrow.parquet import ParquetWriter
 
-    from segstore.pipeline.trace.batches import arrow_schema, read_rows
+    from segstore.pipeline.trace.batches import arrow_schema
+    from segstore.pipeline.trace.facts import read_batches
 
     with ParquetWriter(out, arrow_schema(options.given), compression="zstd") as into:
-        for batch in read_rows(pieces, options, options.given):
+        for batch in read_batches(pieces, options, options.given):
             into.write_batch(batch)
 
 

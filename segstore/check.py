@@ -22,21 +22,18 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
-from functools import partial
-from itertools import count, repeat
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple
 from xml.etree import ElementTree
 
-from segstore.wire.history import RULES, Broken, Judge, Place, Verdicts, judge, read_history, timed
+from segstore.wire.history import RULES, Broken, Judge, Place, Verdicts, judge, read_history
 from segstore.wire.printable import printable
 from segstore.wire.trace import Direction, Record
 
 if TYPE_CHECKING:
     from segstore.pipeline.trace.files import FileRange
-
-Placed = tuple[Place, Record]
+    from segstore.pipeline.trace.placed import Placed
 
 _HISTORY_STARTS: Final = (b'"invoke"', b'"ok"', b'"fail"', b'"info"')
 LARGE_BYTES: Final = 200_000_000
@@ -222,39 +219,13 @@ def records_of(paths: Iterable[str], skipped: list[str], damaged: set[str]) -> I
 
 
 def _in_order(pieces: Iterable[FileRange], skipped: list[str], damaged: set[str]) -> Iterator[Placed]:
-    traces = [_of_piece(piece, skipped, damaged) for piece in pieces]
+    from segstore.pipeline.trace.placed import placed_records
+
+    def skip(part: object) -> None:
+        skipped.append(str(part))
+
+    traces = [placed_records(piece, skip, damaged) for piece in pieces]
     return traces[0] if len(traces) == 1 else heapq.merge(*traces, key=lambda placed: placed[0].time_ns)
-
-
-def _of_piece(piece: FileRange, skipped: list[str], damaged: set[str]) -> Iterator[Placed]:
-    records = _located(piece, skipped, damaged)
-    if piece.form == "packets":
-        records = iter(sorted(records, key=lambda placed: (placed[0].block, placed[0].record)))
-    return timed(records)
-
-
-def _located(piece: FileRange, skipped: list[str], damaged: set[str]) -> Iterator[Placed]:
-    from segstore.pipeline.trace.files import Skipped
-    from segstore.pipeline.trace.reading import read_piece
-
-    first_skip, last = sys.maxsize, -1
-    with closing(read_piece(piece)) as chunks:  # type: ignore[type-var]  # a generator
-        for chunk in chunks:
-            if isinstance(chunk, Skipped):
-                skipped.append(str(chunk))
-                first_skip = min(first_skip, chunk.offset)
-                continue
-            last = max(last, chunk.block_of(len(chunk) - 1))
-            columns = chunk.columns
-            if columns is None:
-                for block, number, record in chunk.located:
-                    yield Place(piece.path, block, number, record[1], record[0]), record
-                continue
-            blocks = repeat(chunk.block) if chunk.packets is None else chunk.packets
-            values = zip(repeat(piece.path), blocks, count(), columns.connection.tolist(), columns.ts_ns.tolist())
-            yield from zip(map(partial(tuple.__new__, Place), values), columns, strict=True)
-    if first_skip < last:
-        damaged.add(piece.path)
 
 
 def without_injected(broken: Iterable[Broken], record_at: Callable[[Place], Record]) -> list[Broken]:

@@ -24,7 +24,7 @@ import pyarrow as pa
 from pyarrow.dataset import dataset
 from pyarrow.parquet import write_table
 
-from segstore.pipeline.check import CHECKED, verdicts
+from segstore.pipeline.check import verdicts
 from segstore.pipeline.engine import Engine, Table
 from segstore.pipeline.local_engine import LocalEngine
 from segstore.pipeline.replay_plan import LINK_COLUMNS, links, plan
@@ -185,7 +185,7 @@ class _Report:
         }
 
     def _judged(self) -> Facts:
-        judged = verdicts(self._engine.read(self._files, CHECKED))
+        judged = verdicts(self._engine, self._files)
         table = self._tables.kept(self._tables.taken(judged), self._out / "verdicts")
         counts = self._rows(
             "SELECT rule, count(CASE WHEN unknown IS NULL THEN 1 END) AS broken, sum(unknown) AS unknown "

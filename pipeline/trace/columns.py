@@ -198,6 +198,13 @@ PACKED_COLUMNS: Final = (
     ),
 )
 """The columns of packed rows: the place of the first row, and the rows."""
+FACT_COLUMNS: Final = (
+    TraceColumn("kind", "string", "the kind of a key of `segstore.wire.history`"),
+    TraceColumn("name", "string", "the name of the key"),
+    *(ALL_COLUMNS[name] for name in ("ts_ns", *PLACE[1:])),
+    TraceColumn("findings", "binary", "findings of the key, the first at this place; see `trace.facts`"),
+)
+"""The columns of facts, which a judge takes in place of rows."""
 
 
 def _default_columns() -> tuple[str, ...]:
@@ -211,14 +218,13 @@ DEFAULT_COLUMNS: Final = _default_columns()
 """The default columns."""
 
 
-def select(names: Iterable[str] | None = None, *, packed: bool = False) -> tuple[TraceColumn, ...]:
+def select(
+    names: Iterable[str] | None = None, known: Mapping[str, TraceColumn] = ALL_COLUMNS
+) -> tuple[TraceColumn, ...]:
     """Returns the columns with these names, in order; the default ones for None.
 
     Raises ColumnError. Names are case-insensitive, as in Spark SQL.
-
-    packed: of packed rows.
     """
-    known = {column.name: column for column in PACKED_COLUMNS} if packed else ALL_COLUMNS
     chosen = []
     for name in DEFAULT_COLUMNS if names is None else names:
         if name.lower() not in known:

@@ -49,6 +49,8 @@ _OPEN_BYTES: Final = 64 * 1024
 """Opening a file costs a task about as much as reading this many bytes."""
 _PIECES: Final = 4
 _LONG_BLOCK_BYTES: Final = 8 * 1024 * 1024
+_MOST_SHARES: Final = 4
+"""Each share reads all records, which costs about a fifteenth of judging them."""
 SUFFIXES: Final = (".wtrace", ".jsonl", ".pcap", ".pcapng")
 """Suffixes of the files taken from a folder, compressed or not; files named explicitly may have any."""
 LOCAL: Final = Storage()
@@ -68,6 +70,7 @@ class FileRange(NamedTuple):
     mark: the capture's mark, as far as known. records: their number according to the headers; 0 if unknown.
     reason: why nothing of it can be read, as found during planning. end: 0 if the range starts and stops at blocks or
     lines; otherwise the reader looks for the first header from `start` on, and its last block may extend up to `end`.
+    share, shares: a judge of the range takes the connections whose number modulo `shares` is `share`.
     """
 
     path: str
@@ -78,6 +81,8 @@ class FileRange(NamedTuple):
     records: int = 0
     reason: str = ""
     end: int = 0
+    share: int = 0
+    shares: int = 1
 
     @property
     def size(self) -> int:
@@ -288,6 +293,13 @@ def cut(path: str, file: File, start: int, stop: int, piece_bytes: int, storage:
         return _cut_lines(path, file, start, stop, piece_bytes)
     grown = "the compressed file has grown since it was read; follow uncompressed files" if start else ""
     return [FileRange(path, form, start, stop, reason=grown)]
+
+
+def shared(pieces: Iterable[FileRange], share_bytes: int) -> Iterator[FileRange]:
+    """Divides the connections of captures into shares, each of about `share_bytes`; each reads the whole piece."""
+    for piece in pieces:
+        shares = max(1, min(-(-piece.size // share_bytes), _MOST_SHARES)) if piece.form == "capture" else 1
+        yield from (piece._replace(share=share, shares=shares) for share in range(shares))
 
 
 def packed(pieces: Iterable[FileRange], most_bytes: int) -> list[list[FileRange]]:

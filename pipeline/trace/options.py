@@ -6,13 +6,14 @@ Refused, with `OptionError`: unknown options and invalid values.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Literal, NamedTuple, TypeVar
 
 from segstore.pipeline.storage import Storage
-from segstore.pipeline.trace.columns import PACKED_COLUMNS, PLACE, TraceColumn, select
-from segstore.pipeline.trace.files import LOCAL
+from segstore.pipeline.trace.columns import ALL_COLUMNS, FACT_COLUMNS, PACKED_COLUMNS, PLACE, TraceColumn, select
+from segstore.pipeline.trace.files import LOCAL, FileRange, plan, shared
 from segstore.pipeline.trace.filter import Chosen
 from segstore.wire.schema import COMMANDS, Unknown
 from segstore.wire.validation import unique
@@ -22,7 +23,7 @@ LimitUnit = Literal["bytes", "rows", "files"]
 T = TypeVar("T")
 
 _OPTIONS: Final = (
-    "path", "paths", "columns", "fields", "frame", "tokens", "mode", "packed", "splitBytes",
+    "path", "paths", "columns", "fields", "frame", "tokens", "mode", "packed", "facts", "splitBytes",
     "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger", "maxFileAgeMs", "ports",
     "commands", "connections", "fromNs", "untilNs", "storageOptions",
 )  # fmt: skip
@@ -31,6 +32,8 @@ MOST_FILE_AGE_MS: Final = 7 * 24 * 3600 * 1000
 _LIMITS: Final[dict[str, LimitUnit]] = {
     "maxBytesPerTrigger": "bytes", "maxRowsPerTrigger": "rows", "maxFilesPerTrigger": "files",
 }  # fmt: skip
+_PACKED: Final = {column.name: column for column in PACKED_COLUMNS}
+_FACTS: Final = {column.name: column for column in FACT_COLUMNS}
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -55,10 +58,10 @@ class TraceReaderOptions(NamedTuple):
 
     paths: files, folders, globs. columns: used if the reader names no schema. tokens: whether `fields` and `frame` keep
     delegation tokens. fail_fast: whether the first unreadable part ends the query. packed: whether rows are given as
-    `PACKED_COLUMNS`. split_bytes: approximate bytes of a file per task; None for `piece_bytes_of`. limit: of a
-    micro-batch. most_file_age_ms: age at which streams forget files that do not change. ports: the stores' ports in
-    packet captures; empty for all connections that speak the protocol. chosen: the records that become rows. storage:
-    opens the paths.
+    `PACKED_COLUMNS`. facts: whether `FACT_COLUMNS` are given in place of rows. split_bytes: approximate bytes of a file
+    per task; None for `piece_bytes_of`. limit: of a micro-batch. most_file_age_ms: age at which streams forget files
+    that do not change. ports: the stores' ports in packet captures; empty for all connections that speak the protocol.
+    chosen: the records that become rows. storage: opens the paths.
     """
 
     paths: tuple[str, ...]
@@ -66,6 +69,7 @@ class TraceReaderOptions(NamedTuple):
     tokens: bool = False
     fail_fast: bool = False
     packed: bool = False
+    facts: bool = False
     split_bytes: int | None = None
     limit: BatchLimit | None = None
     most_file_age_ms: int = MOST_FILE_AGE_MS
@@ -78,18 +82,31 @@ class TraceReaderOptions(NamedTuple):
         """The columns of the result."""
         return PACKED_COLUMNS if self.packed else self.columns
 
+    @property
+    def known(self) -> Mapping[str, TraceColumn]:
+        """The columns that a result can have."""
+        return _FACTS if self.facts else _PACKED if self.packed else ALL_COLUMNS
+
+    def pieces(self, files: Sequence[str], split_bytes: int) -> list[FileRange]:
+        """Divides files between tasks, each of about `split_bytes`; for facts, a connection has one task."""
+        if self.facts:
+            return [*shared(plan(files, sys.maxsize, self.storage), split_bytes)]
+        return plan(files, split_bytes, self.storage)
+
 
 def read_options(options: Mapping[str, str]) -> TraceReaderOptions:
     """Parses options from Spark; names are case-insensitive. Raises OptionError, ColumnError."""
     given = by_name(options, _OPTIONS)
-    columns = select([name.strip() for name in given["columns"].split(",")] if "columns" in given else None)
-    names = {column.name for column in columns}
-    extra = [name for name in ("fields", "frame") if read_flag(given, name, False) and name not in names]
+    facts = read_flag(given, "facts", False)
+    names = [name.strip() for name in given["columns"].split(",")] if "columns" in given else None
+    columns = select([*_FACTS] if facts and names is None else names, _FACTS if facts else ALL_COLUMNS)
+    chosen = {column.name for column in columns}
+    extra = [name for name in ("fields", "frame") if read_flag(given, name, False) and name not in chosen]
     limits = [BatchLimit(unit, read_count(given, name, 0)) for name, unit in _LIMITS.items() if name in given]
     if len(limits) > 1:
         raise OptionError(f"only one of {', '.join(_LIMITS)}", "maxRowsPerTrigger")
     packed = read_flag(given, "packed", False)
-    if packed and not names.issuperset(PLACE):
+    if packed and not chosen.issuperset(PLACE):
         raise OptionError(f"packed rows have the columns {', '.join(PLACE)}", "packed", "true")
     mode = given.get("mode", "permissive").lower()
     if mode not in ("permissive", "failfast"):
@@ -100,6 +117,7 @@ def read_options(options: Mapping[str, str]) -> TraceReaderOptions:
         tokens=read_flag(given, "tokens", False),
         fail_fast=mode == "failfast",
         packed=packed,
+        facts=facts,
         split_bytes=read_count(given, "splitBytes", None),
         limit=limits[0] if limits else None,
         most_file_age_ms=read_count(given, "maxFileAgeMs", MOST_FILE_AGE_MS),

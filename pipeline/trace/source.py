@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from segstore.pipeline.trace.columns import ColumnError, TraceColumn, ddl, select
 from segstore.pipeline.trace.files import FileRange, find_files, find_traces, packed, piece_bytes_of, plan, sizes_of
 from segstore.pipeline.trace.growth import Offset, is_late, late, next_offset, parts
-from segstore.pipeline.trace.options import BatchLimit, TraceReaderOptions, read_options
+from segstore.pipeline.trace.options import BatchLimit, OptionError, TraceReaderOptions, read_options
 from segstore.pipeline.versions import (
     ReadAllAvailable,
     ReadLimit,
@@ -61,12 +61,14 @@ class TraceSource(Shipped, spark.DataSource):
 
     def streamReader(self, schema: StructType) -> spark.DataSourceStreamReader:  # noqa: N802 — Spark's name
         require("readStream")
+        if self.read_options.facts:
+            raise OptionError("facts are made of whole traces", "facts", "true")
         return TraceStreamReader(self.read_options, wanted_columns(schema, self.read_options), schema.fieldNames())
 
 
 def wanted_columns(schema: StructType, options: TraceReaderOptions) -> tuple[TraceColumn, ...]:
     """Returns the columns of a schema, which may be the caller's. Raises ColumnError."""
-    columns = select((field.name for field in schema.fields), packed=options.packed)
+    columns = select((field.name for field in schema.fields), options.known)
     for column, field in zip(columns, schema.fields, strict=True):
         actual = field.dataType.simpleString()
         if actual != column.type:
@@ -91,11 +93,11 @@ class _Reader(Shipped):
         self.names = names
 
     def read(self, partition: spark.InputPartition) -> Iterator[pa.RecordBatch]:
-        from segstore.pipeline.trace.batches import read_rows
+        from segstore.pipeline.trace.facts import read_batches
 
         if not isinstance(partition, TracePieces):
             return iter(())  # Spark's own, where there is nothing to read
-        rows = read_rows(partition.pieces, self.options, self.columns)
+        rows = read_batches(partition.pieces, self.options, self.columns)
         return (batch.rename_columns(self.names) for batch in rows)
 
 
@@ -103,10 +105,9 @@ class TraceReader(_Reader, spark.DataSourceReader):
     """Reads whole traces."""
 
     def partitions(self) -> list[spark.InputPartition]:
-        storage = self.options.storage
-        files = find_traces(self.options.paths, storage)
-        split_bytes = self.options.split_bytes or piece_bytes_of(sum(sizes_of(files, storage).values()))
-        return [TracePieces(pieces) for pieces in packed(plan(files, split_bytes, storage), split_bytes)]
+        files = find_traces(self.options.paths, self.options.storage)
+        split_bytes = self.options.split_bytes or piece_bytes_of(sum(sizes_of(files, self.options.storage).values()))
+        return [TracePieces(pieces) for pieces in packed(self.options.pieces(files, split_bytes), split_bytes)]
 
 
 class TraceStreamReader(_Reader, spark.DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -81,7 +81,8 @@ class JournalWriter:
         self._files = files
         self._filled_bytes = filled_bytes
         self._end = PAGE_BYTES
-        self._salt = os.urandom(_SALT_BYTES)
+        # A first byte that is not zero tells where a group starts in unused space.
+        self._salt = b"\x01" + os.urandom(_SALT_BYTES - 1)
         header = _HEADER.pack(_MAGIC, self._salt)
         self.base_crc = crc32(header)
         # Direct I/O takes memory that begins at a page. It is shared, because it must not be copied on a fork.

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from segstore.check import Report, check
-from segstore.pipeline.check import CHECKED, verdicts
+from segstore.pipeline.check import verdicts
 from segstore.pipeline.local_engine import LocalEngine
-from segstore.pipeline.trace.columns import ColumnError
+from segstore.pipeline.trace.options import OptionError
+from segstore.traces import TraceFile
+from tests.pipeline.support import write_capture
 from tests.test_check import FIXTURES, with_loose_bytes
 
 
@@ -51,13 +53,20 @@ def checked_files(folder: Path) -> list[str]:
 
 
 def whole_files(folder: Path) -> list[str]:
-    """Returns traces without damage: one breaks a rule, the clock of one is set back."""
+    """Returns traces without damage: one breaks a rule, the clock of one is set back, one has twice as many connections
+    as its fixture.
+    """
     loose = with_loose_bytes(folder / "loose.jsonl")
     lines = (FIXTURES / "seal.jsonl").read_text().splitlines()
     half = len(lines) // 2
     late = (re.sub(r'"at_ns": (\d+)', lambda at: f'"at_ns": {int(at[1]) + 10**12}', line) for line in lines[1:half])
     (folder / "set_back.jsonl").write_text("\n".join([lines[0], *late, *lines[half:]]))
-    return [str(loose), str(folder / "set_back.jsonl"), *sorted(map(str, FIXTURES.glob("*.jsonl")))]
+    with TraceFile(loose) as trace:
+        records = list(trace.records())
+    first_free = max(record.connection for record in records) + 1
+    again = [record._replace(connection=record.connection + first_free) for record in records if record.connection]
+    joined = write_capture(folder / "joined.wtrace", records + again)
+    return [str(loose), str(joined), str(folder / "set_back.jsonl"), *sorted(map(str, FIXTURES.glob("*.jsonl")))]
 
 
 def test_on_this_machine(tmp_path: Path) -> None:
@@ -66,7 +75,7 @@ def test_on_this_machine(tmp_path: Path) -> None:
     assert report.broken
     (tmp_path / "work").mkdir()
     with LocalEngine(tmp_path / "work", 0) as engine:
-        compare(engine.rows(verdicts(engine.read(files, CHECKED))), report)
-        compare(engine.rows(verdicts(engine.read(whole_files(tmp_path), CHECKED))), whole)
-        with pytest.raises(ColumnError, match="frame"):
-            verdicts(engine.read(files, CHECKED[:-1]))
+        compare(engine.rows(verdicts(engine, files)), report)
+        compare(engine.rows(verdicts(engine, whole_files(tmp_path))), whole)
+        with pytest.raises(OptionError, match="not commands"):
+            verdicts(engine, files, commands="HELLO")

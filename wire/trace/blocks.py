@@ -97,6 +97,10 @@ class RecordKind(enum.IntEnum):
     CALL = 4
 
 
+_DIRECTIONS: Final = tuple(Direction)
+_KINDS: Final = tuple(RecordKind)
+
+
 class BlockType(enum.IntEnum):
     METADATA = 1
     RECORDS = 2
@@ -209,14 +213,14 @@ class Columns:
 
     def __getitem__(self, at: int) -> Record:
         data = bytes(self.data[self.end[at - 1] if at else 0 : self.end[at]])
-        direction, kind = Direction(self.direction[at]), RecordKind(self.kind[at])
+        direction, kind = _DIRECTIONS[self.direction[at]], _KINDS[self.kind[at]]
         return Record(self.ts_ns[at], self.connection[at], direction, kind, data)
 
     def __iter__(self) -> Iterator[Record]:
         ends = self.end.tolist()
         data = map(bytes(self.data).__getitem__, map(slice, (0, *ends), ends))
-        directions = map(tuple(Direction).__getitem__, self.direction)
-        kinds = map(tuple(RecordKind).__getitem__, self.kind)
+        directions = map(_DIRECTIONS.__getitem__, self.direction)
+        kinds = map(_KINDS.__getitem__, self.kind)
         values = zip(self.ts_ns.tolist(), self.connection.tolist(), directions, kinds, data, strict=True)
         return map(partial(tuple.__new__, Record), values)  # a third of the time of calls of `Record`
 
