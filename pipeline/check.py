@@ -22,7 +22,7 @@ import pyarrow as pa
 from segstore.pipeline.engine import Engine, Table
 from segstore.pipeline.trace.facts import DAMAGED, FACTS, as_utf8, batch_of, unpacked_facts
 from segstore.pipeline.trace.files import find_traces
-from segstore.pipeline.trace.options import OptionError, read_options
+from segstore.pipeline.trace.options import OF_FACTS, by_name, read_options
 from segstore.wire.history import FOLDS, UNREAD, Broken, Fact
 
 VERDICTS: Final = pa.schema(
@@ -48,8 +48,6 @@ kind, name: of the key, such as a segment and its name. places: all records that
 block, record and ts_ns are the last one's. unknown: null for a broken rule; else how often the records do not decide
 it, with the reason in `text`, and no place.
 """
-_TAKEN: Final = ("mode", "splitBytes", "ports", "storageOptions")
-"""The options of traces that a check takes; it reads all records."""
 _NULL: Final = ", ".join(f"CASE WHEN is_unread THEN NULL ELSE {name} END AS {name}" for name in VERDICTS.names[4:-1])
 _KNOWN: Final = f"""
 SELECT rule, kind, name, CASE WHEN is_unread THEN '{UNREAD}' ELSE text END AS text, {_NULL},
@@ -71,12 +69,10 @@ _AT_ONCE: Final = 4096
 def verdicts(engine: Engine, files: Sequence[str], **options: str) -> Table:
     """Returns broken rules, and what is not known: a table with the columns `VERDICTS`.
 
-    files: files, folders and globs. options: of `format("segstore.trace")`: mode, splitBytes, ports, storageOptions.
-    Raises OptionError, FileNotFoundError, NotATrace and the errors of `engine.read`.
+    files: files, folders and globs. options: `OF_FACTS` of `format("segstore.trace")`. Raises OptionError,
+    FileNotFoundError, NotATrace and the errors of `engine.read`.
     """
-    for name in options:
-        if name.lower() not in map(str.lower, _TAKEN):
-            raise OptionError(f"a check takes the options {', '.join(_TAKEN)}, not {name}", name)
+    by_name(options, OF_FACTS)
     traces = find_traces(files, read_options({"paths": json.dumps(list(files)), **options}).storage)
     facts = engine.read(traces, FACTS.names, facts="true", **options)
     return engine.statement(_KNOWN, judged=engine.mapped(facts, _verdicts, VERDICTS, FACTS.names[:2], FACTS.names[:-1]))

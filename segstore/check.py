@@ -33,7 +33,7 @@ from segstore.wire.trace import Direction, Record
 
 if TYPE_CHECKING:
     from segstore.pipeline.trace.files import FileRange
-    from segstore.pipeline.trace.placed import Placed
+    from segstore.pipeline.trace.reading import Placed
 
 _HISTORY_STARTS: Final = (b'"invoke"', b'"ok"', b'"fail"', b'"info"')
 LARGE_BYTES: Final = 200_000_000
@@ -219,7 +219,7 @@ def records_of(paths: Iterable[str], skipped: list[str], damaged: set[str]) -> I
 
 
 def _in_order(pieces: Iterable[FileRange], skipped: list[str], damaged: set[str]) -> Iterator[Placed]:
-    from segstore.pipeline.trace.placed import placed_records
+    from segstore.pipeline.trace.reading import placed_records
 
     def skip(part: object) -> None:
         skipped.append(str(part))

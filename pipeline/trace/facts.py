@@ -24,7 +24,7 @@ from segstore.pipeline.trace.batches import arrow_schema, read_rows
 from segstore.pipeline.trace.columns import FACT_COLUMNS, TraceColumn
 from segstore.pipeline.trace.files import FileRange, Skipped
 from segstore.pipeline.trace.options import TraceReaderOptions
-from segstore.pipeline.trace.placed import placed_records
+from segstore.pipeline.trace.reading import placed_records
 from segstore.pipeline.trace.rows import BadTrace, storable
 from segstore.wire.history import Fact, Finding, Key, Place, first_fold, first_key
 from segstore.wire.history.traces import CallsFold, ConnectionFold

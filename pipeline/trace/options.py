@@ -27,6 +27,8 @@ _OPTIONS: Final = (
     "maxBytesPerTrigger", "maxRowsPerTrigger", "maxFilesPerTrigger", "maxFileAgeMs", "ports",
     "commands", "connections", "fromNs", "untilNs", "storageOptions",
 )  # fmt: skip
+OF_FACTS: Final = ("mode", "splitBytes", "ports", "storageOptions")
+"""Facts are made of all records."""
 MOST_FILE_AGE_MS: Final = 7 * 24 * 3600 * 1000
 """Default of `maxFileAgeMs`: a week, as in Spark's own file sources."""
 _LIMITS: Final[dict[str, LimitUnit]] = {
@@ -98,6 +100,8 @@ def read_options(options: Mapping[str, str]) -> TraceReaderOptions:
     """Parses options from Spark; names are case-insensitive. Raises OptionError, ColumnError."""
     given = by_name(options, _OPTIONS)
     facts = read_flag(given, "facts", False)
+    if facts and (others := given.keys() - {"facts", "path", "paths", "columns", *OF_FACTS}):
+        raise OptionError(f"facts take the options {', '.join(OF_FACTS)}, not {min(others)}", min(others))
     names = [name.strip() for name in given["columns"].split(",")] if "columns" in given else None
     columns = select([*_FACTS] if facts and names is None else names, _FACTS if facts else ALL_COLUMNS)
     chosen = {column.name for column in columns}

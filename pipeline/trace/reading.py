@@ -10,7 +10,11 @@ traces, have vanished, or are shorter than when planned.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import accumulate, repeat
 from typing import Final
 
 from segstore.pipeline.compressed import decompressed
@@ -27,10 +31,12 @@ from segstore.pipeline.trace.files import (
     unreadable,
 )
 from segstore.pipeline.trace.packets import read_packets
+from segstore.wire.history import Place, timed
 from segstore.wire.trace import (
     BlockHeader,
     Damage,
     FixtureError,
+    Record,
     TraceError,
     TraceVersionError,
     blocks_between,
@@ -40,6 +46,9 @@ from segstore.wire.trace import (
     header_from_line,
 )
 
+Placed = tuple[Place, Record]
+
+_make_place: Final = partial(tuple.__new__, Place)
 _LINES_AT_ONCE: Final = 4096
 _TWICE: Final = (
     "a block contains a header of its own capture, whose records may appear as well; segstore trace index prevents this"
@@ -71,6 +80,64 @@ def read_piece(
             yield from _read_compressed(piece, file, takes_block, ports)
         else:
             yield from _read(piece, file, takes_block, ports)
+
+
+def placed_records(
+    piece: FileRange,
+    skipped: Callable[[Skipped], object],
+    damaged: set[str],
+    *,
+    ports: tuple[int, ...] = (),
+    storage: Storage = LOCAL,
+) -> Iterator[Placed]:
+    """Yields the records of a whole file, or of a share of its connections, in order; their times never decrease.
+
+    skipped: called for each part that cannot be read. damaged: gets the path of a file with records behind such a part.
+    ports: as in `read_piece`.
+    """
+    records = _located(piece, skipped, damaged, ports, storage)
+    if piece.form == "capture":
+        return records
+    if piece.form == "packets":
+        records = iter(sorted(records, key=lambda placed: (placed[0].block, placed[0].record)))
+    return timed(records)
+
+
+def _located(
+    piece: FileRange, skipped: Callable[[Skipped], object], damaged: set[str], ports: tuple[int, ...], storage: Storage
+) -> Iterator[Placed]:
+    share, shares = piece.share, piece.shares
+    first_skip, last, latest = sys.maxsize, -1, -sys.maxsize
+    with closing(read_piece(piece, ports=ports, storage=storage)) as chunks:  # type: ignore[type-var]  # a generator
+        for chunk in chunks:
+            if isinstance(chunk, Skipped):
+                skipped(chunk)
+                first_skip = min(first_skip, chunk.offset)
+                continue
+            last = max(last, chunk.block_of(len(chunk) - 1))
+            columns = chunk.columns
+            if columns is None:
+                for block, number, record in chunk.located:
+                    yield Place(piece.path, block, number, record[1], record[0]), record
+                continue
+            blocks = repeat(chunk.block) if chunk.packets is None else chunk.packets
+            connections: Sequence[int] = columns.connection.tolist()
+            times: Sequence[int] = columns.ts_ns.tolist()
+            if piece.form == "capture":
+                if times[0] < latest or times != sorted(times):
+                    times = list(accumulate(times, max, initial=latest))[1:]
+                latest = times[-1]
+            records: Iterable[Record] = columns
+            numbers: Sequence[int] = range(len(columns))
+            if shares > 1:
+                numbers = [number for number, connection in enumerate(connections) if connection % shares == share]
+                connections = [connections[number] for number in numbers]
+                times = [times[number] for number in numbers]
+                records = map(columns.__getitem__, numbers)
+            values = zip(repeat(piece.path), blocks, numbers, connections, times)
+            yield from zip(map(_make_place, values), records, strict=True)
+    if first_skip < last:
+        damaged.add(piece.path)
 
 
 def _read(

@@ -77,5 +77,5 @@ def test_on_this_machine(tmp_path: Path) -> None:
     with LocalEngine(tmp_path / "work", 0) as engine:
         compare(engine.rows(verdicts(engine, files)), report)
         compare(engine.rows(verdicts(engine, whole_files(tmp_path))), whole)
-        with pytest.raises(OptionError, match="not commands"):
+        with pytest.raises(OptionError, match="there is no option 'commands'; there are mode"):
             verdicts(engine, files, commands="HELLO")

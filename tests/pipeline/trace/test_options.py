@@ -38,6 +38,7 @@ def test_options_are_taken_in_any_case_of_letters() -> None:
         ({"path": "a", "fields": "yes"}, "fields is true or false"),
         ({"path": "a", "mode": "dropmalformed"}, "permissive or failfast"),
         ({"path": "a", "packed": "true", "columns": "connection,file,block"}, "connection, file, block, record"),
+        ({"path": "a", "facts": "true", "commands": "HELLO"}, "facts take the options mode, .*, not commands"),
         ({"path": "a", "splitBytes": "0"}, "whole numbers from 1 to"),
         ({"path": "a", "maxRowsPerTrigger": "1", "maxFilesPerTrigger": "1"}, "only one of"),
         ({"path": "a", "ports": "99999"}, "from 1 to 65535, not '99999'"),
