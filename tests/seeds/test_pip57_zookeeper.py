@@ -278,7 +278,7 @@ async def test_strange_nodes_are_named_and_end_no_store(
 @pytest.mark.seed("57.1")
 async def test_with_shutdown_a_store_ends_and_the_other_takes_its_containers(zookeeper: str, below: str) -> None:
     async with MockCluster(watched=False, stores=2, ownership=SHUTDOWN, coordinator=at(zookeeper, below)) as mock:
-        assert [len(share) for share in shares(mock)] == [2, 2]
+        await until(lambda: [len(share) for share in shares(mock)] == [2, 2])
         await end(zookeeper, session_of(mock, 0))
         await until(lambda: shares(mock) == [set(), {0, 1, 2, 3}])
         await mock.start_store(0)
