@@ -3,7 +3,7 @@
 The trace is made up by `write_traffic`: rounds of appends of many writers, with reads, set-ups and keep-alives between.
 Nothing in it is random but what `seed` decides: the same arguments make the same file. Decoding in one process is
 compared by CPU time; Spark, in local[2], is compared by the clock, warm, with the analysis of the whole trace (each
-exchange, each broken rule). All ways must find the same.
+exchange), and with its judgement by all rules. All ways must find the same.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def run(effort: Effort) -> Report:
         count = write_traffic(Path(trace), megabytes * 1_000_000, writers=200, connections=40)
         spark = session("local[2]", app="bench", conf={"spark.log.level": "ERROR", "spark.driver.memory": "2g"})
         try:
-            analysed = _analysis(spark, trace, ROUNDS if effort.is_full else 1)
+            rounds = ROUNDS if effort.is_full else 1
+            analysed, judged = _analysis(spark, trace, rounds), _judging(spark, trace, rounds)
         finally:
             spark.stop()
     rows = [
@@ -75,6 +76,8 @@ def run(effort: Effort) -> Report:
     rows += [(f"analysis, {way}", f"{count / analysed.median(way):,.0f}", "clock") for way in (PLAIN, SPARK)]
     ratio = analysed.ratio(SPARK, PLAIN)
     report.add(f"analysis of {megabytes} MB: time on Spark in local[2], of one process", ratio, 0.6, at_most=True)
+    ratio = judged.ratio(SPARK, PLAIN)
+    report.add(f"judging {megabytes} MB: time on Spark in local[2], of `segstore check`", ratio, 1, at_most=True)
     report.tables.append((("way", "records/s", "time"), rows))
     report.notes.append("Spark's own start (seconds) is not in these times: a job has to be longer than the start")
     return report
@@ -122,12 +125,30 @@ def _analysis(spark: SparkSession, trace: str, rounds: int) -> Times:
         with analyse_traces(SparkEngine(spark), [trace]) as analysed:
             return _counted(analysed.exchanges)
 
+    return _compared(alone, on_spark, rounds)
+
+
+def _judging(spark: SparkSession, trace: str, rounds: int) -> Times:
+    from segstore.check import check
+    from segstore.pipeline.check import verdicts
+    from segstore.pipeline.spark_engine import SparkEngine
+
+    def alone() -> int:
+        return sum(check([trace]).verdicts.unknown.values())
+
+    def on_spark() -> int:
+        return sum(row.unknown for row in verdicts(SparkEngine(spark), [trace]).collect())
+
+    return _compared(alone, on_spark, rounds)
+
+
+def _compared(alone: Callable[[], int], on_spark: Callable[[], int], rounds: int) -> Times:
     expected = on_spark()  # warms up
 
     def timed(work: Callable[[], int]) -> float:
         start = time.perf_counter()
-        if (exchanges := work()) != expected:
-            raise RuntimeError(f"{exchanges} exchanges, {expected} expected")
+        if (found := work()) != expected:
+            raise RuntimeError(f"{found} found, {expected} expected")
         return time.perf_counter() - start
 
     return take_turns({PLAIN: partial(timed, alone), SPARK: partial(timed, on_spark)}, rounds)

@@ -178,6 +178,8 @@ CLOSING_TURNS = 20
 LATE_LOOKS = 1_000
 LATE_LOOK_S = 0.01
 """How often, and how far apart, is looked again: gRPC closes its sockets on threads of its own, in its own time."""
+TASKS_OF_GRPC = ("task HandleExceptions[", "task rpc_task ")
+"""The tasks of gRPC's servers, which end when a thread of gRPC has said so."""
 GARBAGE_AT = 100
 """The look before which garbage is collected: the frames of an error may keep objects of gRPC that nothing closes. A
 socket of Python that is closed this way is still an error, by its ResourceWarning."""
@@ -292,12 +294,16 @@ async def loop_is_left_clean() -> AsyncIterator[None]:
         if not (running() or sockets()):
             return
         await asyncio.sleep(0)
-    left = running()
+    left = [task for task in running() if not task.startswith(TASKS_OF_GRPC)]
+
+    def late() -> list[str]:
+        return sockets() + [task for task in running() if task.startswith(TASKS_OF_GRPC)]
+
     for _ in range(_late_looks()):
-        if not sockets():
+        if not late():
             break
         await asyncio.sleep(LATE_LOOK_S)
-    if left := sockets() + left:
+    if left := late() + left:
         pytest.fail(_said(left), pytrace=False)
 
 
