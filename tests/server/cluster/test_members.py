@@ -26,7 +26,8 @@ def shares(mock: MockCluster) -> list[set[int]]:
 
 
 async def test_each_store_serves_its_share_from_the_start() -> None:
-    async with MockCluster(stores=3, containers=6) as mock:
+    patient = OwnershipSettings(takeover_delay_ms=30_000)
+    async with MockCluster(stores=3, containers=6, ownership=patient) as mock:
         assert shares(mock) == [{0, 3}, {1, 4}, {2, 5}]
 
 
