@@ -12,7 +12,7 @@ import random
 import tempfile
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -133,19 +133,23 @@ def _judging(spark: SparkSession, trace: str, rounds: int) -> Times:
     from segstore.pipeline.check import verdicts
     from segstore.pipeline.spark_engine import SparkEngine
 
-    def alone() -> int:
-        return sum(check([trace]).verdicts.unknown.values())
+    def alone() -> Counter[object]:
+        found = check([trace]).verdicts
+        return found.unknown + Counter((broken.rule, broken.text) for broken in found.broken)
 
-    def on_spark() -> int:
-        return sum(row.unknown for row in verdicts(SparkEngine(spark), [trace]).collect())
+    def on_spark() -> Counter[object]:
+        found: Counter[object] = Counter()
+        for row in verdicts(SparkEngine(spark), [trace]).collect():
+            found[row.rule, row.text] += row.unknown or 1
+        return found
 
     return _compared(alone, on_spark, rounds)
 
 
-def _compared(alone: Callable[[], int], on_spark: Callable[[], int], rounds: int) -> Times:
+def _compared(alone: Callable[[], object], on_spark: Callable[[], object], rounds: int) -> Times:
     expected = on_spark()  # warms up
 
-    def timed(work: Callable[[], int]) -> float:
+    def timed(work: Callable[[], object]) -> float:
         start = time.perf_counter()
         if (found := work()) != expected:
             raise RuntimeError(f"{found} found, {expected} expected")

@@ -53,12 +53,9 @@ _KNOWN: Final = f"""
 SELECT rule, kind, name, CASE WHEN is_unread THEN '{UNREAD}' ELSE text END AS text, {_NULL},
   CASE WHEN is_unread THEN 1 ELSE unknown END AS unknown
 FROM (
-  SELECT *, unknown IS NULL AND times > 0 AND (kind <> 'connection' OR array_contains(files, file)) AS is_unread
-  FROM (
-    SELECT *, array_agg(CASE WHEN kind = '{DAMAGED}' THEN name END) OVER () AS files,
-      count(CASE WHEN kind = '{DAMAGED}' THEN 1 END) OVER () AS times
-    FROM {{judged}}
-  ) AS listed
+  SELECT *, unknown IS NULL AND CASE WHEN kind = 'connection' THEN max(kind = '{DAMAGED}') OVER (PARTITION BY file)
+    ELSE max(kind = '{DAMAGED}') OVER () END AS is_unread
+  FROM {{judged}}
 ) AS known
 WHERE kind <> '{DAMAGED}'
 """
@@ -81,12 +78,12 @@ def verdicts(engine: Engine, files: Sequence[str], **options: str) -> Table:
 def _verdicts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Judges the facts of a partition's keys."""
     rows: list[tuple[Any, ...]] = []
-    for key, found in groupby(unpacked_facts(batches), itemgetter(0)):
+    for key, findings in groupby(unpacked_facts(batches), itemgetter(0)):
         if key.kind == DAMAGED:
-            rows.append(("", *key, *[None] * (len(VERDICTS) - 3)))
+            rows.append(("", DAMAGED, *[None] * 5, key.name, *[None] * 5))
             continue
         fold = None
-        for _, finding in found:
+        for _, finding in findings:
             if not isinstance(finding, Fact):
                 rows.append(_row(finding))
                 continue

@@ -225,7 +225,9 @@ def _in_order(pieces: Iterable[FileRange], skipped: list[str], damaged: set[str]
         skipped.append(str(part))
 
     traces = [placed_records(piece, skip, damaged) for piece in pieces]
-    return traces[0] if len(traces) == 1 else heapq.merge(*traces, key=lambda placed: placed[0].time_ns)
+    if len(traces) == 1:
+        return traces[0]
+    return heapq.merge(*traces, key=lambda placed: (placed[0].time_ns, placed[0].file))
 
 
 def without_injected(broken: Iterable[Broken], record_at: Callable[[Place], Record]) -> list[Broken]:

@@ -200,7 +200,7 @@ PACKED_COLUMNS: Final = (
 """The columns of packed rows: the place of the first row, and the rows."""
 FACT_COLUMNS: Final = (
     TraceColumn("kind", "string", "the kind of a key of `segstore.wire.history`"),
-    TraceColumn("name", "string", "the name of the key"),
+    TraceColumn("name", "binary", "the name of the key in UTF-8, which may have surrogates"),
     *(ALL_COLUMNS[name] for name in ("ts_ns", *PLACE[1:])),
     TraceColumn("findings", "binary", "findings of the key, the first at this place; see `trace.facts`"),
 )

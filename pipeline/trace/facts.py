@@ -3,8 +3,8 @@
 Facts are in packs: findings of one key, with the place of the first one, by which packs are sorted. A pack of the kind
 `damaged` names a file with records behind a part that cannot be read.
 
-Invariant: memory is bounded by the folds of the connections of a piece, and by the findings of `_BYTES_AT_ONCE` bytes
-of records.
+Invariants: a piece is a whole file, or a share of its connections. Memory is bounded by the folds of these connections,
+and by the findings of `_BYTES_AT_ONCE` bytes of records.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from segstore.pipeline.trace.columns import FACT_COLUMNS, TraceColumn
 from segstore.pipeline.trace.files import FileRange, Skipped
 from segstore.pipeline.trace.options import TraceReaderOptions
 from segstore.pipeline.trace.reading import placed_records
-from segstore.pipeline.trace.rows import BadTrace, storable
-from segstore.wire.history import Fact, Finding, Key, Place, first_fold, first_key
-from segstore.wire.history.traces import CallsFold, ConnectionFold
+from segstore.pipeline.trace.rows import BadTrace
+from segstore.wire.history import Fact, Finding, FirstFold, Key, Place, first_fold, first_key
 
 DAMAGED: Final = "damaged"
 """The kind of the packs that name files."""
 FACTS: Final = arrow_schema(FACT_COLUMNS)
 """The columns of packs."""
-Packed = tuple[Any, Any, type[Any] | None, Any]
+_Packed = tuple[Any, Any, type[Any] | None, Any]
 """A finding of a pack: the place of the record that shows it, by which the findings of a key are sorted, and of a fact
 its own place, and the type and the fields of its value; None, None and the finding if it is no fact. Plain tuples are
 pickled several times as fast as named tuples.
@@ -66,10 +65,10 @@ def _facts(piece: FileRange, options: TraceReaderOptions) -> Iterator[pa.RecordB
         if options.fail_fast:
             raise BadTrace(part.path, part.offset, part.reason)
 
-    file = storable(piece.path)
-    packs: defaultdict[Key, list[Packed]] = defaultdict(list)
+    file = as_utf8(piece.path)
+    packs: defaultdict[Key, list[_Packed]] = defaultdict(list)
     findings: list[Finding] = []
-    folds: dict[int, ConnectionFold | CallsFold] = {}
+    folds: dict[int, FirstFold] = {}
     damaged: set[str] = set()
     size = 0
 
@@ -83,8 +82,8 @@ def _facts(piece: FileRange, options: TraceReaderOptions) -> Iterator[pa.RecordB
                 packs[finding.key].append((shown, None, None, finding))
         findings.clear()
 
-    for found, record in placed_records(piece, skip, damaged, ports=options.ports, storage=options.storage):
-        place = found if file == piece.path else found._replace(file=file)
+    for read_at, record in placed_records(piece, skip, damaged, ports=options.ports, storage=options.storage):
+        place = read_at if file == piece.path else read_at._replace(file=file)
         fold = folds.get(place[3])
         if fold is None:
             fold = folds[place[3]] = first_fold(first_key(place, record), findings)
@@ -109,16 +108,15 @@ def unpacked_facts(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Key, Fin
 
     batches: of `FACTS`, sorted by all columns but the last.
     """
-    waiting: list[Packed] = []
+    waiting: list[_Packed] = []
     key = Key("", "")
     for batch in batches:
         columns = (batch.column(name).to_pylist() for name in FACTS.names)
         for kind, name, *first, data in zip(*columns, strict=True):
-            ready = len(waiting)
-            if key == (kind, name):
-                ready = bisect_left(waiting, tuple(first), key=_time_of)
+            following = Key(kind, name.decode("utf-8", "surrogatepass"))
+            ready = bisect_left(waiting, tuple(first), key=_time_of) if key == following else len(waiting)
             yield from zip(repeat(key), map(partial(_unpacked, key), waiting[:ready]))
-            key = Key(kind, name)
+            key = following
             is_overlapping = ready < len(waiting)
             waiting[:ready] = ()
             waiting += pickle.loads(data)
@@ -127,22 +125,23 @@ def unpacked_facts(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Key, Fin
     yield from zip(repeat(key), map(partial(_unpacked, key), waiting))
 
 
-def _unpacked(key: Key, packed: Packed) -> Finding | None:
+def _unpacked(key: Key, packed: _Packed) -> Finding | None:
     _, own, kind, fields = packed
     finding: Finding | None = fields if kind is None else Fact(key, Place._make(own), kind._make(fields))
     return finding
 
 
-def _batch_of(packs: dict[Key, list[Packed]]) -> pa.RecordBatch:
+def _batch_of(packs: dict[Key, list[_Packed]]) -> pa.RecordBatch:
     """Takes out the packs: their findings are in order, since the records of a file are."""
     rows = [
-        (key.kind, as_utf8(key.name), *_time_of(findings[0]), pickle.dumps(findings)) for key, findings in packs.items()
+        (key.kind, key.name.encode("utf-8", "surrogatepass"), *_time_of(findings[0]), pickle.dumps(findings))
+        for key, findings in packs.items()
     ]
     packs.clear()
     return batch_of(rows, FACTS)
 
 
-def _time_of(packed: Packed) -> Any:
+def _time_of(packed: _Packed) -> Any:
     return _order(packed[0])
 
 
@@ -153,5 +152,5 @@ def batch_of(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def as_utf8(text: str) -> str:
-    """Replaces lone surrogates, which names can have, by their escapes: names that differ still differ."""
+    """Replaces lone surrogates by their escapes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

@@ -70,7 +70,7 @@ class FileRange(NamedTuple):
     mark: the capture's mark, as far as known. records: their number according to the headers; 0 if unknown.
     reason: why nothing of it can be read, as found during planning. end: 0 if the range starts and stops at blocks or
     lines; otherwise the reader looks for the first header from `start` on, and its last block may extend up to `end`.
-    share, shares: a judge of the range takes the connections whose number modulo `shares` is `share`.
+    share, shares: readers of facts take only the connections whose number modulo `shares` is `share`.
     """
 
     path: str
@@ -296,7 +296,7 @@ def cut(path: str, file: File, start: int, stop: int, piece_bytes: int, storage:
 
 
 def shared(pieces: Iterable[FileRange], share_bytes: int) -> Iterator[FileRange]:
-    """Divides the connections of captures into shares, each of about `share_bytes`; each reads the whole piece."""
+    """Divides the connections of a capture among up to four readers, one for each `share_bytes`; each reads it all."""
     for piece in pieces:
         shares = max(1, min(-(-piece.size // share_bytes), _MOST_SHARES)) if piece.form == "capture" else 1
         yield from (piece._replace(share=share, shares=shares) for share in range(shares))

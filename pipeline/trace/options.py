@@ -28,7 +28,7 @@ _OPTIONS: Final = (
     "commands", "connections", "fromNs", "untilNs", "storageOptions",
 )  # fmt: skip
 OF_FACTS: Final = ("mode", "splitBytes", "ports", "storageOptions")
-"""Facts are made of all records."""
+"""The options that facts take: none that chooses records."""
 MOST_FILE_AGE_MS: Final = 7 * 24 * 3600 * 1000
 """Default of `maxFileAgeMs`: a week, as in Spark's own file sources."""
 _LIMITS: Final[dict[str, LimitUnit]] = {
@@ -90,7 +90,7 @@ class TraceReaderOptions(NamedTuple):
         return _FACTS if self.facts else _PACKED if self.packed else ALL_COLUMNS
 
     def pieces(self, files: Sequence[str], split_bytes: int) -> list[FileRange]:
-        """Divides files between tasks, each of about `split_bytes`; for facts, a connection has one task."""
+        """Divides files into pieces of about `split_bytes`; for facts, into whole files, or shares of connections."""
         if self.facts:
             return [*shared(plan(files, sys.maxsize, self.storage), split_bytes)]
         return plan(files, split_bytes, self.storage)

@@ -96,11 +96,7 @@ def placed_records(
     ports: as in `read_piece`.
     """
     records = _located(piece, skipped, damaged, ports, storage)
-    if piece.form == "capture":
-        return records
-    if piece.form == "packets":
-        records = iter(sorted(records, key=lambda placed: (placed[0].block, placed[0].record)))
-    return timed(records)
+    return records if piece.form == "capture" else timed(records)
 
 
 def _located(

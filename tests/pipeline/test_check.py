@@ -12,6 +12,7 @@ import pytest
 from segstore.check import Report, check
 from segstore.pipeline.check import verdicts
 from segstore.pipeline.local_engine import LocalEngine
+from segstore.pipeline.trace.facts import as_utf8
 from segstore.pipeline.trace.options import OptionError
 from segstore.traces import TraceFile
 from tests.pipeline.support import write_capture
@@ -26,8 +27,8 @@ def compare(rows: Iterable[tuple[Any, ...]], report: Report) -> None:
     assert broken == sorted(
         (
             verdict.rule,
-            verdict.key.name,
-            verdict.text,
+            as_utf8(verdict.key.name),
+            as_utf8(verdict.text),
             last.file,
             last.connection,
             last.block,
@@ -54,7 +55,7 @@ def checked_files(folder: Path) -> list[str]:
 
 def whole_files(folder: Path) -> list[str]:
     """Returns traces without damage: one breaks a rule, the clock of one is set back, one has twice as many connections
-    as its fixture.
+    as its fixture, in one the names have a lone surrogate.
     """
     loose = with_loose_bytes(folder / "loose.jsonl")
     lines = (FIXTURES / "seal.jsonl").read_text().splitlines()
@@ -66,7 +67,15 @@ def whole_files(folder: Path) -> list[str]:
     first_free = max(record.connection for record in records) + 1
     again = [record._replace(connection=record.connection + first_free) for record in records if record.connection]
     joined = write_capture(folder / "joined.wtrace", records + again)
-    return [str(loose), str(joined), str(folder / "set_back.jsonl"), *sorted(map(str, FIXTURES.glob("*.jsonl")))]
+    named = [record._replace(data=record.data.replace(b"/stream/", b"/str\xed\xa0\x80/")) for record in records]
+    surrogates = write_capture(folder / "surrogates.wtrace", named)
+    return [
+        str(loose),
+        str(joined),
+        str(surrogates),
+        str(folder / "set_back.jsonl"),
+        *sorted(map(str, FIXTURES.glob("*.jsonl"))),
+    ]
 
 
 def test_on_this_machine(tmp_path: Path) -> None:

@@ -4,7 +4,18 @@ Sans I/O. Rules are folds over the facts of one key; see `segstore.wire.history.
 """
 
 from segstore.wire.history.facts import Acked, Broken, Fact, Finding, Key, Open, Place, Sent
-from segstore.wire.history.judge import FOLDS, UNREAD, Judge, Verdicts, first_fold, first_key, judge, placed, timed
+from segstore.wire.history.judge import (
+    FOLDS,
+    UNREAD,
+    FirstFold,
+    Judge,
+    Verdicts,
+    first_fold,
+    first_key,
+    judge,
+    placed,
+    timed,
+)
 from segstore.wire.history.lines import OPERATIONS, HistoryError, read_history
 from segstore.wire.history.rules import RULES
 
@@ -17,6 +28,7 @@ __all__ = [
     "Broken",
     "Fact",
     "Finding",
+    "FirstFold",
     "HistoryError",
     "Judge",
     "Key",

@@ -110,9 +110,11 @@ def first_key(place: Place, record: Record) -> Key:
     return Key("connection", f"{place.file}:{place.connection}")
 
 
-def first_fold(
-    key: Key, findings: list[Finding], is_judged: Callable[[Key], bool] = every_key
-) -> ConnectionFold | CallsFold:
+FirstFold = ConnectionFold | CallsFold
+"""A fold of records."""
+
+
+def first_fold(key: Key, findings: list[Finding], is_judged: Callable[[Key], bool] = every_key) -> FirstFold:
     """Returns a new fold of records, which adds its findings to a list; appends only if their segments are judged."""
     return CallsFold(key, findings) if key.kind == "calls" else ConnectionFold(key, findings, is_judged)
 
@@ -130,7 +132,7 @@ class Judge:
     def __init__(self, half: int | None = None) -> None:
         self._half = half
         self._is_judged: Callable[[Key], bool] = every_key if half is None else partial(_is_in_half, half)
-        self._first: dict[tuple[str, int], ConnectionFold | CallsFold] = {}
+        self._first: dict[tuple[str, int], FirstFold] = {}
         """The folds of records, by file and connection: controller calls have a connection of their own."""
         self._folds: dict[Key, Fold] = {}
         self._findings: list[Finding] = []

@@ -31,12 +31,12 @@ def facts_of(pieces: list[FileRange], options: TraceReaderOptions) -> list[tuple
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     """Two recordings in one file: the connections of the second one have other numbers."""
-    with TraceFile(FIXTURES / "transaction.jsonl") as found:
-        records = list(found.records())
-    more = max(record.connection for record in records) + 1
+    with TraceFile(FIXTURES / "transaction.jsonl") as recorded:
+        records = list(recorded.records())
+    first_free = max(record.connection for record in records) + 1
     return write_capture(
         tmp_path / "a.wtrace",
-        sorted(records + [record._replace(connection=record.connection + more) for record in records]),
+        sorted(records + [record._replace(connection=record.connection + first_free) for record in records]),
     )
 
 
