@@ -16,15 +16,8 @@ from tests.client.support import settings
 
 _ON_BOTH = frozenset(
     {
-        "test_blocks.py",
-        "test_ended_writers.py",
-        "test_large_events.py",
-        "test_machine.py",
-        "test_pool.py",
-        "test_raw.py",
-        "test_reader.py",
-        "test_setup.py",
-        "test_transport.py",
+        *("test_blocks.py", "test_ended_writers.py", "test_large_events.py", "test_machine.py", "test_pool.py"),
+        *("test_raw.py", "test_reader.py", "test_setup.py", "test_transport.py"),
     }
 )
 

@@ -22,20 +22,10 @@ from tests.test_check import FIXTURES, with_loose_bytes
 def compare(rows: Iterable[tuple[Any, ...]], report: Report) -> None:
     """Compares the rows of `verdicts` with a report: what is broken and where, and what is not known."""
     there = list(rows)
-    broken = sorted((row[0], row[2], row[3], *row[7:12]) for row in there if row[-1] is None)
-    places = ((verdict, verdict.places[-1]) for verdict in report.broken)
+    broken = sorted((row[0], row[2], row[3], row[7], *row[9:11], row[8], row[11]) for row in there if row[-1] is None)
     assert broken == sorted(
-        (
-            verdict.rule,
-            as_utf8(verdict.key.name),
-            as_utf8(verdict.text),
-            last.file,
-            last.connection,
-            last.block,
-            last.record,
-            last.time_ns,
-        )
-        for verdict, last in places
+        (verdict.rule, as_utf8(verdict.key.name), as_utf8(verdict.text), *verdict.places[-1])
+        for verdict in report.broken
     )
     unknown: dict[tuple[str, str], int] = {}
     for row in there:

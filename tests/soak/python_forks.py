@@ -30,22 +30,12 @@ __all__ = ["Forks"]
 
 ROOT: Final = Path(__file__).parent.parent.parent
 _IMPORTED: Final = (
-    "pyarrow",
-    "pyspark.daemon",
-    "pyspark.worker",
-    "pyspark.sql.streaming.python_streaming_source_runner",
-    "pyspark.sql.worker.commit_data_source_write",
-    "pyspark.sql.worker.create_data_source",
-    "pyspark.sql.worker.data_source_pushdown_filters",
-    "pyspark.sql.worker.lookup_data_sources",
-    "pyspark.sql.worker.plan_data_source_read",
-    "pyspark.sql.worker.python_streaming_sink_runner",
-    "pyspark.sql.worker.write_into_data_source",
-    "segstore.pipeline.check",
-    "segstore.pipeline.stream.commit",
-    "segstore.pipeline.report.analysis_steps",
-    "segstore.pipeline.stream.source",
-    "segstore.pipeline.trace.source",
+    *("pyarrow", "pyspark.daemon", "pyspark.worker", "pyspark.sql.streaming.python_streaming_source_runner"),
+    *("pyspark.sql.worker.commit_data_source_write", "pyspark.sql.worker.create_data_source"),
+    *("pyspark.sql.worker.data_source_pushdown_filters", "pyspark.sql.worker.lookup_data_sources"),
+    *("pyspark.sql.worker.plan_data_source_read", "pyspark.sql.worker.python_streaming_sink_runner"),
+    *("pyspark.sql.worker.write_into_data_source", "segstore.pipeline.check", "segstore.pipeline.stream.commit"),
+    *("segstore.pipeline.report.analysis_steps", "segstore.pipeline.stream.source", "segstore.pipeline.trace.source"),
     "tests.soak.stream_struck",
 )
 _PROGRAM: Final = """#!{python} -SE
