@@ -186,19 +186,33 @@ def _check_outputs(options: dict[str, Any]) -> None:
             raise click.BadParameter(f"{path} is another output, too", param_hint=f"--{option.replace('_', '-')}")
 
 
-def _exit(number: signal.Signals) -> None:
-    raise SystemExit(128 + number)
-
-
 async def _explored(
     command: CommandClient | None, prepare: CommandClient | None, records: list[Record] | None, how: dict[str, Any]
 ) -> Exploration:
     """Explores a command or a trace; SIGTERM, and the SIGHUP of a closed terminal, end the client's processes, too."""
+    exploring = asyncio.create_task(_explore(command, prepare, records, how))
+    received: list[signal.Signals] = []
+
+    def stop(number: signal.Signals) -> None:
+        received.append(number)
+        exploring.cancel()  # servers and processes are stopped in order
+
+    loops.on_signal(signal.SIGTERM, stop, signal.SIGTERM)
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has it ignored
+        loops.on_signal(signal.SIGHUP, stop, signal.SIGHUP)
+    try:
+        return await exploring
+    except asyncio.CancelledError:
+        if not received:
+            raise
+        raise SystemExit(128 + received[0]) from None
+
+
+async def _explore(
+    command: CommandClient | None, prepare: CommandClient | None, records: list[Record] | None, how: dict[str, Any]
+) -> Exploration:
     from segstore import explore as explorer
 
-    loops.on_signal(signal.SIGTERM, _exit, signal.SIGTERM)
-    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup has it ignored
-        loops.on_signal(signal.SIGHUP, _exit, signal.SIGHUP)
     how["prepare"] = prepare
     if command is None:
         return await explorer.explore_trace(records or [], **how | {"stores": how["stores"] or 1})
