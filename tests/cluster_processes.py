@@ -1,14 +1,12 @@
 """Processes of `segstore serve --zookeeper` that a test starts, stops, freezes and kills."""
 
 import asyncio
-import errno
 import json
 import signal
-import socket
 import sys
 import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 from subprocess import PIPE, Popen
@@ -21,8 +19,9 @@ from segstore.client.retry import Backoff
 from segstore.server.segments.remote import StoreConnection
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, StreamSegmentInfo
 from segstore.wire.endpoint import Endpoint
+from tests.ports import held_port
 
-__all__ = ["IMPATIENT", "PATIENT", "PROMPT", "Processes", "Serving", "Workload", "are_at", "chaos", "lasting_port"]
+__all__ = ["IMPATIENT", "PATIENT", "PROMPT", "Processes", "Serving", "Workload", "are_at", "chaos"]
 
 PATIENCE_S = 60.0
 _PADDING = bytes(200)
@@ -30,8 +29,6 @@ PROMPT = ("--session-timeout-ms", "1000", "--takeover-delay-ms", "50", "--load-r
 """A process whose session is soon over when it is killed or frozen, and now and then on a machine that stands still."""
 PATIENT = ("--session-timeout-ms", "30000")
 """After `PROMPT`: a process that is to keep its session, and what it owns, however slow the machine is."""
-_LOWEST_PORT = 10_000
-_chance = Random()  # nobody else's seed, or processes of tests side by side would have the same ports
 _FROZEN_S = 2.0
 """When a store has not answered for so long, it is asked again, or another one."""
 
@@ -39,28 +36,6 @@ IMPATIENT = ClientSettings(
     retry=Backoff(initial_ms=10, multiplier=2, max_ms=300, jitter=0.2, max_attempts=200), request_timeout_ms=5_000
 )
 """A client that asks again soon and for long."""
-
-
-def lasting_port() -> int:
-    """A port that stays free while the process that had it is dead, or 0 where there is none.
-
-    What asks the system for any port, as each connection does, is given none of these. One of the others could be taken
-    before the process is there again, even by a client that tries to reach it: from that same port, it reaches itself.
-    """
-    try:
-        highest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    except OSError:
-        return 0
-    while highest > _LOWEST_PORT:
-        port = _chance.randrange(_LOWEST_PORT, highest)
-        try:
-            socket.create_server(("127.0.0.1", port)).close()
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-        else:
-            return port
-    return 0
 
 
 class Serving:
@@ -74,6 +49,8 @@ class Serving:
         self.is_recorded = False
         """Whether each of its lives is recorded, beside its log."""
         self._process: Popen[bytes] | None = None
+        self._held = ExitStack()
+        self._ports = [self._held.enter_context(held_port()) for _ in range(2)]
 
     @property
     def process(self) -> Popen[bytes]:
@@ -98,15 +75,14 @@ class Serving:
 
     def begin(self) -> None:
         """Starts it; `announce` waits until it serves."""
-        addresses = [self.announced.get(part) for part in ("segment_store", "controller")]
-        ports = [str(lasting_port()) if address is None else address.rpartition(":")[2] for address in addresses]
+        port, controller_port = map(str, self._ports)
         command = [sys.executable, "-m", "segstore", "serve", "--announce", "json", *self.options]
         if self.is_recorded:
             lives = len(list(self.log.parent.glob("*.wtrace")))
             command += ["--record", str(self.log.with_name(f"{self.log.stem}-{lives}.wtrace"))]
         with self.log.open("ab") as log:
             self._process = Popen(
-                [*command, "--port", ports[0], "--controller-port", ports[1]], stdout=PIPE, stderr=log
+                [*command, "--port", port, "--controller-port", controller_port], stdout=PIPE, stderr=log
             )
 
     def announce(self) -> None:
@@ -147,7 +123,8 @@ class Serving:
         return await self.ended()
 
     def abandon(self) -> None:
-        """Kills it if it runs. Blocks."""
+        """Kills it if it runs, and lets its ports go. Blocks."""
+        self._held.close()
         if self._process is not None:
             self._signal(signal.SIGKILL)
             self.wait()

@@ -13,6 +13,7 @@ import pytest
 from segstore import pipeline
 from segstore.pipeline import session
 from tests.looped import looped
+from tests.ports import held_port
 
 
 @pytest.fixture
@@ -69,9 +70,8 @@ def test_what_is_no_master_is_refused_before_java_is_started(master: str, said: 
 
 
 def test_a_master_that_is_not_there_is_named_and_one_of_several_is_enough() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # nobody listens there, nor can
-        here, nowhere = listening.getsockname()[1], taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listening, held_port() as nowhere:
+        here = listening.getsockname()[1]
         assert session.master_missing(f"spark://127.0.0.1:{nowhere},127.0.0.1:{here}") is None
         found = session.master_missing(f"spark://127.0.0.1:{nowhere}")
         where = f"spark://127.0.0.1:{nowhere}"

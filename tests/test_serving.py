@@ -24,6 +24,7 @@ from segstore.server.controller.config import AutoScaling
 from segstore.wire import Command, CreateSegment, FrameDecoder, Hello, KeepAlive, WrongHost, encode
 from segstore.wire.endpoint import Endpoint
 from tests.looped import looped
+from tests.ports import held_port
 from tests.processes import PATIENCE_S, Running, refusal, refusal_here, started
 from tests.server.certificates import write_certificate
 from tests.server.support import append, create, read, set_up
@@ -169,23 +170,22 @@ def test_a_server_waits_for_no_reader_of_its_output() -> None:
         while os.write(writer, bytes(4096)):
             pass
     os.set_blocking(writer, True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", *f"segstore serve --port {port} --controller-port 0 --record -".split()]
-    with subprocess.Popen(command, stdout=writer, stderr=writer) as process:
-        try:
-            until = time.monotonic() + PATIENCE_S
-            while time.monotonic() < until:
-                with suppress(ConnectionRefusedError):
-                    break_the_protocol(port)
-                    break
-            break_the_protocol(port)
-            process.terminate()
-            assert process.wait(PATIENCE_S) == 1
-        finally:
-            process.kill()
-            os.close(reader)
-            os.close(writer)
+    with held_port() as port:
+        command = [sys.executable, "-m", *f"segstore serve --port {port} --controller-port 0 --record -".split()]
+        with subprocess.Popen(command, stdout=writer, stderr=writer) as process:
+            try:
+                until = time.monotonic() + PATIENCE_S
+                while time.monotonic() < until:
+                    with suppress(ConnectionRefusedError):
+                        break_the_protocol(port)
+                        break
+                break_the_protocol(port)
+                process.terminate()
+                assert process.wait(PATIENCE_S) == 1
+            finally:
+                process.kill()
+                os.close(reader)
+                os.close(writer)
 
 
 def test_what_nobody_reads_is_dropped_and_its_lines_are_counted() -> None:

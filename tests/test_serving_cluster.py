@@ -19,7 +19,7 @@ from segstore.server.coordination.zookeeper import ZooKeeperCoordinator, ZooKeep
 from segstore.server.segments.remote import StoreConnection
 from segstore.wire import WIRE_VERSION, GetStreamSegmentInfo, ReadSegment, StreamSegmentInfo, WrongHost
 from segstore.wire.endpoint import Endpoint
-from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workload, are_at, chaos, lasting_port
+from tests.cluster_processes import IMPATIENT, PATIENT, PROMPT, Processes, Workload, are_at, chaos
 from tests.official.client import OfficialClient, run
 from tests.server.certificates import write_certificate
 from tests.server.coordination.cut_line import CutLine
@@ -314,7 +314,7 @@ async def test_a_process_ends_when_zookeeper_has_been_silent_for_too_long(tmp_pa
 def own_server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
     """A ZooKeeper for one test, whose data may be wiped."""
     (tmp_path / "zookeeper").mkdir()
-    with zookeeper_server(tmp_path / "zookeeper", lasting_port) as server:
+    with zookeeper_server(tmp_path / "zookeeper") as server:
         yield server
 
 

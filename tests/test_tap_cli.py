@@ -22,6 +22,7 @@ from segstore.server.controller import Accounts, Authority
 from segstore.traces import TraceFile
 from segstore.wire.trace import RecordKind
 from tests.looped import looped
+from tests.ports import held_port
 from tests.processes import PATIENCE_S, Running, refusal, refusal_here, started
 from tests.server.support import HELLO, Peer, append, create, set_up
 from tests.server.traffic import Port, read_all
@@ -143,9 +144,7 @@ async def test_a_client_works_through_it_and_a_signal_while_it_is_busy_leaves_a_
 
 
 async def test_an_upstream_that_does_not_answer_is_reported_and_clients_are_told_why() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with tapping("--store", f"127.0.0.1:{port}", "--announce", "json") as tap:
+    with held_port() as port, tapping("--store", f"127.0.0.1:{port}", "--announce", "json") as tap:
         (said,) = await asyncio.to_thread(said_by, tap, 1)
         assert f"Behind the tap: the store at 127.0.0.1:{port} does not answer: Connection refused. " in said
         assert said.endswith(" The tap forwards to it once it does.")

@@ -1,9 +1,6 @@
 """How long things are tried: calls end soon where nobody listens, writers outlive a restart, errors say how it went."""
 
 import asyncio
-import socket
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 
 import pytest
 
@@ -26,6 +23,7 @@ from segstore.server import MockSegmentStore
 from tests.client.segments import SEGMENT, content, make
 from tests.client.support import ScriptedStore, endpoint, settings
 from tests.looped import looped
+from tests.ports import held_port
 
 DEFAULTS = ClientSettings()
 QUICK = Backoff(initial_ms=1, max_ms=2, jitter=0)
@@ -150,14 +148,6 @@ async def test_progress_resets_all_bounds() -> None:
     assert attempts.failures == 0
 
 
-@contextmanager
-def nobody() -> Iterator[Endpoint]:
-    """An address at which connections are refused, and which nobody else can take meanwhile."""
-    with closing(socket.socket()) as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield Endpoint(*taken.getsockname())
-
-
 class Restarting(FixedStore):
     """The store of a cluster whose controllers refuse so many times."""
 
@@ -188,13 +178,13 @@ async def test_a_writer_outlives_refusals_for_which_a_call_does_not_wait(store: 
 
 
 async def test_a_call_to_controllers_that_all_refuse_ends_before_its_time(grpc_runs: None) -> None:
-    with nobody() as one, nobody() as other:
+    with held_port() as one, held_port() as other:
         given = settings(refused_timeout_ms=40, request_timeout_ms=60_000)
-        async with connect(f"tcp://{one},{other}", given) as client:
+        async with connect(f"tcp://127.0.0.1:{one},127.0.0.1:{other}", given) as client:
             with pytest.raises(NoNodeAvailable, match=r"no controller could be reached for createScope") as caught:
                 await client.controller.create_scope("a")
     error = caught.value
-    assert error.endpoint == f"{one},{other}"
+    assert error.endpoint == f"127.0.0.1:{one},127.0.0.1:{other}"
     assert error.details["refused"] is True
     assert error.details["attempts"] > 1
     assert error.limit == 40
@@ -203,10 +193,10 @@ async def test_a_call_to_controllers_that_all_refuse_ends_before_its_time(grpc_r
 
 
 async def test_a_controller_that_is_silent_is_waited_for_although_another_refuses(grpc_runs: None) -> None:
-    with nobody() as refusing:
+    with held_port() as refusing:
         async with ScriptedStore(hello=None) as stuck:
             given = settings(refused_timeout_ms=1, request_timeout_ms=200)
-            async with connect(f"tcp://{refusing},{stuck.endpoint}", given) as client:
+            async with connect(f"tcp://127.0.0.1:{refusing},{stuck.endpoint}", given) as client:
                 with pytest.raises(NoNodeAvailable) as caught:
                     await client.controller.create_scope("a")
     assert caught.value.details["refused"] is False

@@ -1,9 +1,6 @@
 """KIP-601, line by line. Pure state on a clock that stands still; what takes sockets is at the end."""
 
 import asyncio
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from random import Random
 
 import pytest
@@ -19,6 +16,7 @@ from segstore.server.cluster import MockCluster
 from segstore.wire import GetStreamSegmentInfo, Hello
 from segstore.wire.controller_api import messages as m
 from tests.client.support import Recorder, ScriptedStore, endpoint, settings, until
+from tests.ports import held_port
 
 TIMEOUTS = ClientSettings().setup_timeout
 BACKOFF = ClientSettings().reconnect_backoff
@@ -270,20 +268,12 @@ async def test_calls_go_to_a_connected_node_and_to_another_when_it_is_gone() -> 
 @pytest.mark.seed("601.5")
 @pytest.mark.usefixtures("grpc_runs")
 async def test_with_no_node_in_reach_the_call_ends_by_its_deadline_and_says_why() -> None:
-    with closed_port() as one, closed_port() as two:
-        calls = channels(one, two)
+    with held_port() as one, held_port() as two:
+        calls = channels(*(Endpoint("127.0.0.1", port) for port in (one, two)))
         with pytest.raises(NoNodeAvailable, match="could not be connected to") as caught:
             await calls.ask("checkScopeExists", m.ScopeInfo(scope="a"), timeout_ms=1_000)
         assert caught.value.limit == 1_000
         await calls.aclose()
-
-
-@contextmanager
-def closed_port() -> Iterator[Endpoint]:
-    """Where nobody listens, nor can: it is taken."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield Endpoint(*taken.getsockname())
 
 
 @pytest.mark.seed("601.8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -29,6 +28,7 @@ from segstore.server.controller.api import CallsInFlight
 from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN
 from segstore.wire.controller_api import messages as m
 from tests.looped import looped
+from tests.ports import held_port
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -104,17 +104,15 @@ async def test_what_stays_unavailable_fails_at_the_deadline() -> None:
 
 
 async def test_a_node_that_is_not_there_is_logged_once_while_a_call_waits(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))
-        port = nobody.getsockname()[1]
-    backoff = Backoff(initial_ms=1, multiplier=1, max_ms=1, jitter=0)
-    settings = ClientSettings(request_timeout_ms=500, reconnect_backoff=backoff)
-    channels = ControllerChannels([Endpoint("127.0.0.1", port)], settings)
-    try:
-        with pytest.raises(NoNodeAvailable):
-            await channels.ask("getURI", uri_of("s"))
-    finally:
-        await channels.aclose()
+    with held_port() as port:
+        backoff = Backoff(initial_ms=1, multiplier=1, max_ms=1, jitter=0)
+        settings = ClientSettings(request_timeout_ms=500, reconnect_backoff=backoff)
+        channels = ControllerChannels([Endpoint("127.0.0.1", port)], settings)
+        try:
+            with pytest.raises(NoNodeAvailable):
+                await channels.ask("getURI", uri_of("s"))
+        finally:
+            await channels.aclose()
     (told,) = [record.getMessage() for record in caplog.records if record.name == "segstore.client.controller.channels"]
     assert told.startswith(f"controller 127.0.0.1:{port} could not be connected to")
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -16,6 +15,7 @@ from segstore.wire.controller_api import METHODS, SERVICE
 from segstore.wire.controller_api import messages as m
 from segstore.wire.endpoint import Endpoint
 from tests.looped import looped
+from tests.ports import held_port
 from tests.server.controller.calls import Client
 from tests.server.controller.conftest import World
 
@@ -161,29 +161,27 @@ async def test_a_client_that_gives_up_cancels_its_call_and_its_deadline_is_forwa
 async def test_a_controller_that_is_not_there_is_named_once_and_found_when_it_comes(
     caplog: pytest.LogCaptureFixture, world: World
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    async with before("127.0.0.1", port) as channel:
-        for _ in range(3):
-            with pytest.raises(grpc.aio.AioRpcError) as raised:
-                await Client(channel)("listScopes", m.ScopesRequest())
-            assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert caplog.text.count(f"the controller at 127.0.0.1:{port}: ") == 1
-        async with await ControllerServer(world.controller).start(port=port), asyncio.timeout(60):
-            answered = None
-            while answered is None:
-                await asyncio.sleep(0.02)
-                with suppress(grpc.aio.AioRpcError):
-                    answered = await Client(channel)("listScopes", m.ScopesRequest())
-        assert list(answered.scopes) == []
+    with held_port() as port:
+        async with before("127.0.0.1", port) as channel:
+            for _ in range(3):
+                with pytest.raises(grpc.aio.AioRpcError) as raised:
+                    await Client(channel)("listScopes", m.ScopesRequest())
+                assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert caplog.text.count(f"the controller at 127.0.0.1:{port}: ") == 1
+            async with await ControllerServer(world.controller).start(port=port), asyncio.timeout(60):
+                answered = None
+                while answered is None:
+                    await asyncio.sleep(0.02)
+                    with suppress(grpc.aio.AioRpcError):
+                        answered = await Client(channel)("listScopes", m.ScopesRequest())
+            assert list(answered.scopes) == []
 
 
 async def test_a_front_before_itself_is_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    for host in ("127.0.0.1", "localhost", "front"):
-        with pytest.raises(OSError, match="is this port itself"):
-            await ControllerFront(Endpoint(host, port), elsewhere, "front").start("127.0.0.1", port)
+    with held_port() as port:
+        for host in ("127.0.0.1", "localhost", "front"):
+            with pytest.raises(OSError, match="is this port itself"):
+                await ControllerFront(Endpoint(host, port), elsewhere, "front").start("127.0.0.1", port)
 
 
 async def test_a_store_is_found_through_the_front_and_nothing_else_is_changed(

@@ -12,13 +12,14 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from segstore.pipeline.session import JAVA, java_version
+from tests.ports import held_port
 
 __all__ = ["PART", "ZooKeeperFailed", "ZooKeeperServer", "available", "end_session", "zookeeper", "zookeeper_server"]
 
@@ -41,7 +42,6 @@ admin.enableServer=false
 maxClientCnxns=0
 """
 _START_S: Final = 60.0
-_ATTEMPTS: Final = 5
 
 
 class ZooKeeperFailed(RuntimeError):
@@ -77,11 +77,15 @@ class ZooKeeperServer:
         self._port = port
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> bool:
-        """Returns when it serves; False if it ended before, because its port was taken."""
+    def start(self) -> None:
+        """Returns when it serves.
+
+        Raises:
+            ZooKeeperFailed: it ended, or was silent for too long.
+        """
         with (self._folder / "log").open("ab") as log:
             self._process = _start(self._folder, self._port, log.fileno())
-        return _answers(self._process, self._port)
+        _wait_for_answer(self._process, self._port)
 
     def stop(self) -> None:
         """Kills the server, if it is running."""
@@ -93,28 +97,28 @@ class ZooKeeperServer:
         """Restarts the server without its data."""
         self.stop()
         shutil.rmtree(self._folder / "data")
-        assert self.start()
+        self.start()
 
 
 @contextmanager
-def zookeeper_server(folder: Path, free_port: Callable[[], int]) -> Iterator[ZooKeeperServer]:
+def zookeeper_server(folder: Path) -> Iterator[ZooKeeperServer]:
     """Starts a server; it is killed at the end."""
-    for _ in range(_ATTEMPTS):
-        server = ZooKeeperServer(folder, free_port())
+    with held_port() as port:
+        server = ZooKeeperServer(folder, port)
         try:
-            if server.start():
-                yield server
-                return
+            server.start()
+            yield server
+        except ZooKeeperFailed as error:
+            error.add_note(f"ZooKeeper wrote: {(folder / 'log').read_text(errors='replace')[-2_000:]}")
+            raise
         finally:
             server.stop()
-    said = (folder / "log").read_text(errors="replace")[-2_000:]
-    raise ZooKeeperFailed(f"ZooKeeper did not start; it wrote: {said}")
 
 
 @contextmanager
 def zookeeper(folder: Path) -> Iterator[str]:
     """As `zookeeper_server`, but yields host:port only."""
-    with zookeeper_server(folder, _free_port) as server:
+    with zookeeper_server(folder) as server:
         yield server.address
 
 
@@ -127,14 +131,8 @@ def _start(folder: Path, port: int, log: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port: int = held.getsockname()[1]
-        return port
-
-
-def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
-    """Waits until the server serves; returns False if it ended before.
+def _wait_for_answer(process: subprocess.Popen[bytes], port: int) -> None:
+    """Waits until the server serves.
 
     It requests a session, because the server answers `ruok` before it can create sessions, and never answers requests
     for sessions that come before that.
@@ -145,12 +143,12 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
             with socket.create_connection(("127.0.0.1", port), timeout=1.0) as asked:
                 asked.sendall(_ask_for_session(0, bytes(16)) + _FAREWELL)
                 if asked.recv(16):
-                    return True
+                    return
         except OSError as error:
             if time.monotonic() > end:
                 raise ZooKeeperFailed(f"ZooKeeper on port {port} was silent for {_START_S:g} s") from error
         time.sleep(0.05)
-    return False
+    raise ZooKeeperFailed(f"ZooKeeper on port {port} ended with status {process.returncode}")
 
 
 def _ask_for_session(session_id: int, password: bytes) -> bytes:

@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import socket
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from segstore.wire import (
 )
 from segstore.wire.trace import SECRET_CODES, Direction, Record, RecordKind
 from tests.looped import looped
+from tests.ports import held_port
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, Peer, append, create, set_up, until
 from tests.server.tap.test_server import upstream
 from tests.server.traffic import WRITER, record, streams, writes
@@ -224,18 +224,16 @@ async def test_replies_of_another_store_are_read_no_faster_than_by_the_client() 
 
 
 async def test_an_upstream_that_is_not_there_ends_the_connection(recorded: list[Record]) -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))  # and it does not listen
-        gone = silent.getsockname()
+    with held_port() as port:
         async with (
-            TraceServer(recorded, mode="match", missing="pass", upstream=gone) as server,
+            TraceServer(recorded, mode="match", missing="pass", upstream=("127.0.0.1", port)) as server,
             await Peer.connect(server) as peer,  # type: ignore[arg-type]  # as above
         ):
             peer.send(DeleteSegment(9, SEGMENT, ""))
             assert await peer.closed() == b""
             missing, refused = server.problems
             assert (missing.refusal, refused.request) == ("", "DELETE_SEGMENT")
-            assert refused.refusal.startswith(f"no connection to the store at {gone[0]}:{gone[1]}: ")
+            assert refused.refusal.startswith(f"no connection to the store at 127.0.0.1:{port}: ")
 
 
 async def test_the_times_of_a_trace_are_kept_and_scaled() -> None:

@@ -21,6 +21,7 @@ from segstore.wire import AppendBlock, encode
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Direction
 from tests.looped import looped
+from tests.ports import held_port
 from tests.server.certificates import write_certificate
 from tests.server.support import HELLO, PATIENCE_S, SEGMENT, WRITER, Peer, append, create, read, set_up, until
 from tests.server.test_recording import Notes
@@ -323,16 +324,15 @@ async def test_a_tap_before_itself_closes_its_clients_and_opens_no_more_connecti
     ended: list[Link] = []
     over = TapServer.over
     monkeypatch.setattr(TapServer, "over", lambda tap, link: (ended.append(link), over(tap, link)))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    async with tap_before(store, port, watched=watched, host=host, port=port) as tap:
-        for _ in range(3):
-            async with await connected(tap) as peer:
-                peer.send_bytes(HELLO_BYTES)
-                with suppress(ConnectionError):
-                    assert await read_all(peer.reader) == b""
-        await until(lambda: not tap.links)
-        assert len(ended) < 10
+    with held_port() as port:
+        async with tap_before(store, port, watched=watched, host=host, port=port) as tap:
+            for _ in range(3):
+                async with await connected(tap) as peer:
+                    peer.send_bytes(HELLO_BYTES)
+                    with suppress(ConnectionError):
+                        assert await read_all(peer.reader) == b""
+            await until(lambda: not tap.links)
+            assert len(ended) < 10
     assert [record.levelname for record in caplog.records if "is the tap itself" in record.message].count("ERROR") == 1
 
 

@@ -1,7 +1,6 @@
 """Calls sent to another controller, and what the client of a forwarded call gets if the leader did not answer."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from segstore.wire.controller_api import METHODS, OUTCOME_UNKNOWN, SERVICE
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Call
 from tests.looped import looped
+from tests.ports import held_port
 from tests.server.controller.test_front import echo, standing
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -110,9 +110,8 @@ async def test_a_refusal_of_the_leader_passes_as_it_is() -> None:
 
 async def test_a_call_that_could_not_be_forwarded_was_not_applied() -> None:
     async with forwarding() as (_, follower):
-        with socket.socket() as nothing:
-            nothing.bind(("127.0.0.1", 0))
-            follower.front.leader = lambda: Endpoint(*nothing.getsockname())
+        with held_port() as port:
+            follower.front.leader = lambda: Endpoint("127.0.0.1", port)
             for _ in range(3):
                 assert not await refused(follower.create())
         follower.front.leader = lambda: None
