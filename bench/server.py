@@ -84,7 +84,6 @@ LARGE_BLOCKS: Final = Load("blocks of 1 MB", 60, 1_000_000, 1_000)
 RESULTS: Final = ROOT / "bench" / "results"
 RULES: Final = "rules:\n  - {match: type = SEAL_SEGMENT, do: close, name: never}\n"
 RULES_ON_APPENDS: Final = "rules:\n  - {match: type = APPEND_BLOCK_END and segment = none, do: close, name: never}\n"
-NOTHING_KEPT: Final = ("--http-port", "0", "--history-bytes", "0")
 KEPT: Final = ("--http-port", "0")
 
 
@@ -172,9 +171,9 @@ def recording(effort: Effort) -> Report:
             file = folder / f"{load.size}-{load.count}.wtrace"
             with serving() as plain, serving("--record", str(file)) as recorded:
                 of_recording = _cpu_in_turns(plain, recorded, send, effort)
-            with serving(*NOTHING_KEPT) as plain, serving(*KEPT) as keeping:
+            with serving() as plain, serving(*KEPT) as keeping:
                 of_keeping = _cpu_in_turns(plain, keeping, send, effort)
-            with serving() as store, tapping(store.port, *NOTHING_KEPT) as plain, tapping(store.port, *KEPT) as keeping:
+            with serving() as store, tapping(store.port) as plain, tapping(store.port, *KEPT) as keeping:
                 of_tap = _cpu_in_turns(plain, keeping, send, effort)
             cells = [load.name, f"{file.stat().st_size / (len(of_recording.seconds['with']) + 1) / count:,.0f}"]
             for what, times, goal in (

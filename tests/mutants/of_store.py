@@ -108,6 +108,11 @@ def corrupts_a_byte(patch: Patch) -> None:
     )
 
 
+@mutant("garbage-read", scenarios.byte_stream)
+def corrupts_a_byte_without_an_event(patch: Patch) -> None:
+    stores(patch, lambda number, _, writer, rows: [(writer, changed(rows, lambda data, half: data[:-1] + b"?"))])
+
+
 @mutant("inconsistent-offsets", scenarios.writers)
 def reorders_two_writers(patch: Patch) -> None:
     """Stores an append behind the next one of another writer."""

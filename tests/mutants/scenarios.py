@@ -51,6 +51,16 @@ async def writers(mock: Any) -> None:
         await read_all(pravega)
 
 
+async def byte_stream(mock: Any) -> None:
+    """A writer and a reader of bytes."""
+    async with stream(mock) as pravega, pravega.byte_writer("a", "s") as written:
+        for number in range(3):
+            await written.append(b"bytes %d" % number)
+            await written.flush()
+        async with pravega.byte_reader("a", "s") as read:
+            await read.read(100)
+
+
 async def after_seal(mock: Any) -> None:
     """A writer whose stream is sealed before its last event."""
     async with stream(mock) as pravega, pravega.event_writer("a", "s") as events:

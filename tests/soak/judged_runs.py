@@ -2,7 +2,7 @@
 
     python -m tests.soak.judged_runs --runs 10000
 
-A run has writers, transactions, large events, scaling and readers, or a table, or a reader group; connections are cut,
+A run has writers, transactions, large events, scaling and readers, or a table, a reader group or a byte stream; connections are cut,
 requests fail, and containers move. Exit status 1 if a rule is broken; `--first SEED --runs 1` repeats a run.
 """
 
@@ -143,11 +143,37 @@ async def use_group(pravega: Client, random: Random, count: int) -> None:
             tasks.create_task(come_and_go(group, f"reader {number}"))
 
 
+async def use_bytes(pravega: Client, random: Random, count: int) -> None:
+    """Writers of bytes, one or two at a time, while a reader reads; the stream is sealed and read again."""
+
+    async def write_bytes(name: str) -> None:
+        async with pravega.byte_writer("a", "s") as writer:
+            for number in range(count):
+                data = f"{name} {number} ".encode() + random.randbytes(random.randrange(400))
+                if random.random() < 0.2:
+                    await writer.append_at(await writer.tail(), data)
+                else:
+                    await writer.append(data)
+            await writer.flush()
+
+    async def read_bytes() -> None:
+        async with pravega.byte_reader("a", "s") as reader:
+            while await reader.read(random.randrange(1, 2_000)):
+                pass
+
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(read_bytes())
+        for visit in range(2):
+            await asyncio.gather(*(write_bytes(f"writer {visit} {number}") for number in range(random.choice((1, 2)))))
+        await pravega.controller.seal_stream("a", "s")
+    await read_bytes()
+
+
 async def recorded_run(seed: int, *, faults: int = 0, count: int = 20) -> list[Record]:
     """Returns the records of a random run. count: of each writer's events."""
     random = Random(seed)
-    uses = random.choice((use_stream, use_stream, use_table, use_group))
-    segments, stores, late = random.choice((1, 2)), random.choice((1, 2)), random.random() < 0.3
+    uses = random.choice((use_stream, use_stream, use_table, use_group, use_bytes))
+    segments, stores, late = 1 if uses is use_bytes else random.choice((1, 2)), random.choice((1, 2)), random.random() < 0.3
     async with recorded(segments, stores, late=late) as (mock, pravega, recorder):
         for _ in range(faults):
             every, do = random.randrange(3, 12), random.choice(FAULTS)

@@ -90,7 +90,7 @@ Writers
 
 Readers
   garbage-read = garbage-read
-    every event that is read was written: no foreign, spliced or truncated event
+    every event or byte that is read was written: no foreign, spliced or truncated event
     PravegaRequestProcessor.java: readSegment returns stored bytes
     the events “ab” and “cd” are written, and “ad” is read
   inconsistent-offsets = inconsistent-offsets

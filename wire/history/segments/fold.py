@@ -28,6 +28,7 @@ from segstore.wire.history.facts import (
     Transaction,
 )
 from segstore.wire.history.segments.contents import PlaceList, end_of, hashes_of
+from segstore.wire.history.segments.raw import digest
 from segstore.wire.history.segments.state import MOST, SegmentState, is_before
 from segstore.wire.history.segments.stored import MIDDLE, judge_stored
 from segstore.wire.history.segments.written import NONE, Link, Written
@@ -122,10 +123,12 @@ class SegmentFold:
         if data is None:
             writer.unknown = True
             return _NOTHING
-        hashes, size = hashes_of(data), len(data)
+        hashes, size = None if segment.is_raw else hashes_of(data), len(data)
         if hashes is None:
-            hashes = [hash(data)]
+            hashes = [digest(data)]
             segment.is_raw = True
+            if writer.raw_from < 0:
+                writer.raw_from = len(writer.lasts)
         broken: Sequence[Broken] = _NOTHING
         if link.set_ups == 1 and last - count < link.stored:
             stored, first = link.stored, last - count + 1
@@ -258,7 +261,10 @@ class SegmentFold:
                 broken += self._truncated(segment, read, place)
             if 0 <= segment.final < end:
                 broken.append(self._beyond_seal(segment, f"is read up to {end}", end, place))
-            differing = segment.contents.read(read.offset, read.data, self._places.add(place))
+            number = self._places.add(place)
+            if segment.is_raw:
+                segment.raw_reads.read(read.offset, read.data, number)
+            differing = None if segment.is_raw else segment.contents.read(read.offset, read.data, number)
             if differing is not None:
                 offset, earlier = differing
                 text = f"the event at offset {offset} of {segment.name} was another in an earlier read"

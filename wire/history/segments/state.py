@@ -10,6 +10,7 @@ from typing import Final
 from segstore.wire.blocks import EVENT_HEADER_BYTES
 from segstore.wire.history.facts import Place
 from segstore.wire.history.segments.contents import Contents, hashes_of
+from segstore.wire.history.segments.raw import RawReads
 from segstore.wire.history.segments.written import Written
 from segstore.wire.names import is_transient
 
@@ -31,6 +32,7 @@ class SegmentState:
     Attributes:
         length: the highest length that a store has named, or up to which was read; its place, and the store.
         is_raw: whether bytes were sent that are not whole events; of a transient segment this is no matter.
+        raw_reads: what was read after that.
         sealed: the place where the seal was known. final: the length of the sealed segment, -1 if unknown.
         truncations: confirmed offsets and their places. truncated_to: the highest offset that was requested.
         start: the highest start that was described.
@@ -48,6 +50,7 @@ class SegmentState:
         self.length_place: Place | None = None
         self.length_store = ""
         self.is_raw = False
+        self.raw_reads = RawReads()
         self.is_created = False
         self.sealed: Place | None = None
         self.final = -1

@@ -15,6 +15,7 @@ from typing import Any, Final
 from segstore.wire.history.facts import Broken, Key, Open, Place
 from segstore.wire.history.segments.contents import PlaceList
 from segstore.wire.history.segments.placement import MISSING, OPTIONAL, Placement, Sender, is_aborted
+from segstore.wire.history.segments.raw import judge_raw
 from segstore.wire.history.segments.state import ANYWHERE, SegmentState, is_before
 from segstore.wire.names import SegmentName
 
@@ -64,13 +65,16 @@ def _owners(key: Key, places: PlaceList, segment: SegmentState) -> Findings:
 def _contents(key: Key, places: PlaceList, segment: SegmentState, parts: Sequence[SegmentState]) -> Findings:
     """Judges the contents, as far as they were read and are events."""
     contents, writers = segment.contents, segment.writers.values()
-    if not contents.spans and not contents.foreign:
+    if not contents.spans and not contents.foreign and not segment.raw_reads.runs:
         stored = (segment, *(part for part in parts if part.is_committed))
         acknowledged = sum(bisect_right(w.numbers, w.stored) for state in stored for w in state.writers.values())
         if acknowledged and segment.name == key.name:
             yield Open("lost-write", key, UNREAD, acknowledged)
         return
-    if segment.is_raw or any(part.is_raw and not part.is_transient for part in parts):
+    if segment.is_raw:
+        yield from judge_raw(key, places, segment.name, tuple(writers), segment.raw_reads)
+        return
+    if any(part.is_raw and not part.is_transient for part in parts):
         yield Open("garbage-read", key, NO_HEADERS)
         return
     lengths = [known for written in writers for known in (written.lengths, written.first_start)]

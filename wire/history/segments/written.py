@@ -43,6 +43,7 @@ class Written:
         refused: numbers of refused appends. resent: numbers that were sent more than once.
         expected: the offsets of conditional appends, by their index; None if an append had several events.
         unknown: whether it sent events that are not known.
+        raw_from: the index of its first append without event headers, whose entry has the digest; -1 without one.
     """
 
     def __init__(self, name: str) -> None:
@@ -58,6 +59,7 @@ class Written:
         self.latest: tuple[Link, Place, Place] | None = None
         """The link of the latest acknowledgement, the place of its append, and its own."""
         self.unknown = False
+        self.raw_from = -1
 
     def add(self, last: int, count: int, hashes: list[int], size: int, low: int, place: int) -> None:
         """Adds an append, whose numbers are above all earlier numbers."""

@@ -169,7 +169,6 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             later().send(8, "a").ack(8, 109).read(50, "b"),
             History().read(3, b"abcdefghijk"),
             new().read(MOST, "a", end=True),
-            new().send(1, b"bytes").ack(1, 5).read(0, b"bytes"),
         ],
     ),
     "inconsistent-offsets": (
