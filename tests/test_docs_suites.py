@@ -226,19 +226,45 @@ def test_a_history_that_python_writes_is_judged(tmp_path: Path) -> None:
     assert (result.returncode, result.stdout) == (0, "2 records, 0 verdicts\n"), result.stderr
 
 
-@pytest.mark.needs("Java 17 or newer")
-def test_a_history_that_java_writes_is_judged(tmp_path: Path) -> None:
-    (example,) = blocks("judge-a-history.md", "java")
-    main = """
+JAVA_MAIN = """
     public static void main(String[] arguments) throws Exception {
         var history = new History(new java.io.PrintWriter("history.jsonl"), IllegalArgumentException.class);
         history.operation("w", "send", "{\\"segment\\": \\"s\\", \\"event\\": \\"a\\"}", () -> "{\\"offset\\": 0}");
         history.operation("r", "poll", "{\\"segment\\": \\"s\\"}", () -> "{\\"events\\": [[0, \\"b\\"]]}");
     }
-    """
-    source = example.rstrip().removesuffix("}") + main + "}\n"
-    (tmp_path / "History.java").write_text(source)
-    run = ended(tmp_path, "java", "History.java")
+}
+"""
+GO_MAIN = """
+type fields = map[string]any
+
+func main() {
+	file, _ := os.Create("history.jsonl")
+	history := History{out: json.NewEncoder(file)}
+	history.Operation("w", "send", fields{"segment": "s", "event": "a"}, func() (any, error) {
+		return fields{"offset": 0}, nil
+	})
+	history.Operation("r", "poll", fields{"segment": "s"}, func() (any, error) {
+		return fields{"events": [][]any{{0, "b"}}}, nil
+	})
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "command"),
+    [
+        pytest.param("History.java", "java", marks=pytest.mark.needs("Java 17 or newer")),
+        pytest.param("history.go", "go run", marks=pytest.mark.needs("Go")),
+    ],
+)
+def test_a_history_that_another_language_writes_is_judged(tmp_path: Path, program: str, command: str) -> None:
+    (example,) = blocks("judge-a-history.md", program.partition(".")[2])
+    if program.endswith(".java"):
+        source = example.rstrip().removesuffix("}") + JAVA_MAIN
+    else:
+        source = f'package main\n\nimport ("encoding/json"; "errors"; "os"; "sync")\n\n{example}{GO_MAIN}'
+    (tmp_path / program).write_text(source)
+    run = ended(tmp_path, *command.split(), program)
     assert run.returncode == 0, run.stderr
     result = ended(tmp_path, "segstore", "check", "history.jsonl")
     assert result.returncode == 1

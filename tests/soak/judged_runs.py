@@ -173,7 +173,11 @@ async def recorded_run(seed: int, *, faults: int = 0, count: int = 20) -> list[R
     """Returns the records of a random run. count: of each writer's events."""
     random = Random(seed)
     uses = random.choice((use_stream, use_stream, use_table, use_group, use_bytes))
-    segments, stores, late = 1 if uses is use_bytes else random.choice((1, 2)), random.choice((1, 2)), random.random() < 0.3
+    segments, stores, late = (
+        1 if uses is use_bytes else random.choice((1, 2)),
+        random.choice((1, 2)),
+        random.random() < 0.3,
+    )
     async with recorded(segments, stores, late=late) as (mock, pravega, recorder):
         for _ in range(faults):
             every, do = random.randrange(3, 12), random.choice(FAULTS)
