@@ -2,8 +2,8 @@
 
     python -m tests.soak.judged_runs --runs 10000
 
-A run has writers, transactions, large events, scaling and readers, or a table, a reader group or a byte stream; connections are cut,
-requests fail, and containers move. Exit status 1 if a rule is broken; `--first SEED --runs 1` repeats a run.
+A run has writers, transactions, large events, scaling and readers, or a table, a reader group or a byte stream;
+connections are cut, requests fail, and containers move. Exit status 1 if a rule is broken; `--first SEED --runs 1` repeats a run.
 """
 
 from __future__ import annotations
