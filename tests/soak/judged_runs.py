@@ -3,7 +3,8 @@
     python -m tests.soak.judged_runs --runs 10000
 
 A run has writers, transactions, large events, scaling and readers, or a table, a reader group or a byte stream;
-connections are cut, requests fail, and containers move. Exit status 1 if a rule is broken; `--first SEED --runs 1` repeats a run.
+connections are cut, requests fail, and containers move. Exit status 1 if a rule is broken; `--first SEED --runs 1`
+repeats a run.
 """
 
 from __future__ import annotations
@@ -173,11 +174,9 @@ async def recorded_run(seed: int, *, faults: int = 0, count: int = 20) -> list[R
     """Returns the records of a random run. count: of each writer's events."""
     random = Random(seed)
     uses = random.choice((use_stream, use_stream, use_table, use_group, use_bytes))
-    segments, stores, late = (
-        1 if uses is use_bytes else random.choice((1, 2)),
-        random.choice((1, 2)),
-        random.random() < 0.3,
-    )
+    segments, stores, late = random.choice((1, 2)), random.choice((1, 2)), random.random() < 0.3
+    if uses is use_bytes:
+        segments = 1
     async with recorded(segments, stores, late=late) as (mock, pravega, recorder):
         for _ in range(faults):
             every, do = random.randrange(3, 12), random.choice(FAULTS)
