@@ -84,7 +84,8 @@ class Page {
     drawer.addEventListener("close", () => {
       this.opening++;
       history.replaceState(null, "", location.pathname + location.search);
-      this.current.canvas.focus({ preventScroll: true });
+      const focused = document.activeElement;
+      if (focused === document.body || drawer.contains(focused)) this.current.canvas.focus({ preventScroll: true });
     });
     document.addEventListener("keydown", (event) => this.key(event));
     addEventListener("hashchange", () => this.restore());
