@@ -10,7 +10,6 @@ import subprocess
 import sys
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 __all__ = ["Chromium", "Page"]
@@ -106,9 +105,7 @@ class Page:
             await self.do(f"{domain}.enable")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             await self.open("about:blank")
             await self.do("Log.clear")

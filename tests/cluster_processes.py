@@ -10,7 +10,6 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
 from subprocess import PIPE, Popen
-from types import TracebackType
 from typing import Self
 
 from segstore.client import ClientSettings, connect
@@ -164,9 +163,7 @@ class Processes:
     async def __aenter__(self) -> Self:
         return await asyncio.to_thread(self.__enter__)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._kill_all()
 
     def __enter__(self) -> Self:
@@ -180,9 +177,7 @@ class Processes:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._kill_all()
 
     def _kill_all(self) -> None:

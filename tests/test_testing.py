@@ -34,7 +34,7 @@ from segstore.testing.on_the_loop import Served, start_cluster
 from segstore.traces import TraceFile
 from segstore.wire import Command, DataAppended, FrameDecoder, ReadSegment, SegmentRead, encode
 from tests.looped import looped
-from tests.server.support import HELLO, SEGMENT, append, create, set_up
+from tests.server.support import HELLO, SEGMENT, append, create, event, set_up
 
 TRACE = Path(__file__).parent.parent / "fixtures" / "traces" / "byte_stream.jsonl"
 PATIENCE_S = 60.0
@@ -88,10 +88,6 @@ class Client:
                 raise EOFError(f"{len(found)} replies, then the end")
             found += self._decoder.feed(data)
         return found
-
-
-def event(data: bytes) -> bytes:
-    return bytes(4) + len(data).to_bytes(4, "big") + data
 
 
 def write(server: RunningServer, *events: bytes) -> None:

@@ -33,6 +33,7 @@ from segstore.wire import (
 from segstore.wire.trace import Direction, Record, RecordKind
 from tests.looped import looped
 from tests.server.support import HELLO, SEGMENT, Peer, append, create, set_up
+from tests.server.traffic import Port
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -501,7 +502,7 @@ class Forgetful(TraceClient):
     async def run(self, host: str, port: int) -> None:
         for attempt in range(3):
             writer_id = UUID(int=100 + attempt)
-            async with await Peer.connect(_Address(host, port)) as peer:  # type: ignore[arg-type]  # host and port do
+            async with await Peer.connect(Port(host, port)) as peer:  # type: ignore[arg-type]  # host and port do
                 replies = await peer.ask(HELLO, create(), set_up(writer_id=writer_id))
                 appends = [step.item for step in self.steps if step.type_name == "APPEND_BLOCK_END"]
                 for number, each in enumerate(appends, 1):
@@ -509,11 +510,6 @@ class Forgetful(TraceClient):
                 if len(replies) == 3 + len(appends):
                     return
         raise ConnectionError("cut off too often")
-
-
-class _Address:
-    def __init__(self, host: str, port: int) -> None:
-        self.host, self.port = host, port
 
 
 async def test_what_breaks_is_shortened_to_the_fewest_requests() -> None:

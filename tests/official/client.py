@@ -10,7 +10,6 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 __all__ = ["ClientCrashed", "ClientFailed", "OfficialClient", "interpreter", "run"]
@@ -70,9 +69,7 @@ class OfficialClient:
         self._errors = asyncio.create_task(self._process.stderr.read())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.kill()
 
     async def kill(self) -> None:

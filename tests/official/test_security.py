@@ -128,11 +128,5 @@ async def test_a_client_that_trusts_another_authority_is_not_served(certificates
             with pytest.raises(ClientFailed):
                 await client.result(3)
         assert not cluster.controller.scopes.exists("a")
-        assert (
-            await run(
-                uri(cluster, "tls"),
-                "secured.connect",
-                environment={"pravega_client_tls_cert_path": str(certificates.ca)},
-            )
-            is True
-        )
+        environment = {"pravega_client_tls_cert_path": str(certificates.ca)}
+        assert await run(uri(cluster, "tls"), "secured.connect", environment=environment) is True

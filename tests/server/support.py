@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any
 from uuid import UUID
 
@@ -132,6 +131,11 @@ def append(number: int, data: bytes = b"data", writer_id: UUID = WRITER, request
     return AppendBlockEnd(writer_id, len(data), data, 1, number, request_id)
 
 
+def event(data: bytes) -> bytes:
+    """An event as a segment holds it: behind a header with its length."""
+    return bytes(4) + len(data).to_bytes(4) + data
+
+
 def read(offset: int = 0, length: int = 2 * 1024 * 1024, request_id: int = 4, token: str = "") -> ReadSegment:
     return ReadSegment(SEGMENT, offset, length, token, request_id)
 
@@ -200,9 +204,7 @@ class Peer:
     async def __aenter__(self) -> Peer:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

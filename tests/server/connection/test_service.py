@@ -294,12 +294,8 @@ def test_a_merge_into_an_index_is_done_and_then_refused(writer: Desk) -> None:
 def test_a_batch_of_more_segments_than_can_be_merged_in_good_time_is_refused(writer: Desk) -> None:
     assert isinstance(writer.ask(MergeSegmentsBatch(7, SEGMENT, ("gone",) * 256, ""))[0], SegmentsBatchMerged)
     (refused,) = writer.ask(MergeSegmentsBatch(8, SEGMENT, ("gone",) * 257, ""))
-    assert refused == ErrorMessage(
-        8,
-        SEGMENT,
-        "A request names 257 segments, but at most 256 are allowed.",
-        ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION,
-    )
+    message = "A request names 257 segments, but at most 256 are allowed."
+    assert refused == ErrorMessage(8, SEGMENT, message, ErrorMessageCode.ILLEGAL_ARGUMENT_EXCEPTION)
     assert not writer.session.ended
 
 

@@ -27,16 +27,9 @@ async def test_containers_are_listed_with_their_owners() -> None:
         told = (await http.get("/v1/containers")).json()
         assert (told["stores"], told["movable"]) == (2, True)
         assert await owners(http) == [0, 1, 0, 1]
-        address = mock.stores[1].address
+        owner = {"store": 1, "address": str(mock.stores[1].address), "open": True}
         segments = len(mock.stores[1].store.containers[3].segments)
-        assert told["containers"][3] == {
-            "container": 3,
-            "store": 1,
-            "address": f"{address[0]}:{address[1]}",
-            "open": True,
-            "segments": segments,
-            "index_segments": 0,
-        }
+        assert told["containers"][3] == {"container": 3, **owner, "segments": segments, "index_segments": 0}
 
 
 async def test_what_a_writer_appended_stays_its_own_when_containers_move_and_stores_start_again() -> None:

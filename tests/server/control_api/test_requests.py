@@ -32,11 +32,7 @@ from segstore.wire.commands import (
 from segstore.wire.controller_api import METHODS, messages
 from segstore.wire.trace import RecordKind
 from tests.server.control_api.support import asking, asking_cluster, client_of, done, peer_of, refusal
-from tests.server.support import SEGMENT, WRITER, Peer, append, create, set_up, until
-
-
-def event(data: bytes) -> bytes:
-    return bytes(4) + len(data).to_bytes(4, "big") + data
+from tests.server.support import SEGMENT, WRITER, Peer, append, create, event, set_up, until
 
 
 async def test_requests_come_newest_first_with_what_has_become_of_them(

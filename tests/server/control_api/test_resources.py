@@ -87,15 +87,8 @@ async def test_pages_have_every_name_once_where_utf8_cannot_carry_some(
 async def test_services_are_listed_with_their_addresses(tmp_path: Path) -> None:
     async with asking(admin_port=0) as (mock, http):
         served = await get(http, "/v1/server")
-        assert served["stores"] == [
-            {
-                "store": 0,
-                "address": f"127.0.0.1:{mock.port}",
-                "admin_address": f"127.0.0.1:{mock.admin_port}",
-                "upstream": None,
-                "serving": True,
-            }
-        ]
+        addresses = {"address": f"127.0.0.1:{mock.port}", "admin_address": f"127.0.0.1:{mock.admin_port}"}
+        assert served["stores"] == [{"store": 0, **addresses, "upstream": None, "serving": True}]
         assert (served["controller"], served["data"], served["tls"]) == (None, None, False)
         assert served["capabilities"] == [
             *("stores", "segments", "containers", "counters"),

@@ -49,15 +49,8 @@ async def test_it_reports_what_it_has_and_where() -> None:
         served = await done(http, "GET", "/v1/server")
         assert served["capabilities"] == ["tap", "counters", "faults", "toxics", "requests", "recordings"]
         (upstream,) = tap.addresses
-        assert served["stores"] == [
-            {
-                "store": 0,
-                "address": f"{tap.host}:{tap.port}",
-                "admin_address": None,
-                "upstream": str(upstream),
-                "serving": True,
-            }
-        ]
+        addresses = {"address": f"{tap.host}:{tap.port}", "admin_address": None, "upstream": str(upstream)}
+        assert served["stores"] == [{"store": 0, **addresses, "serving": True}]
         assert (served["containers"], served["tls"], served["data"]) == (0, False, None)
         assert await done(http, "GET", "/v1/health") == {"status": "ok", "stores": 0, "controller": False}
         assert (await done(http, "GET", "/v1/version"))["wire_version"] == 17

@@ -19,14 +19,10 @@ from segstore.wire import (
 from segstore.wire.blocks import Append
 from segstore.wire.protocol import frames_of
 from segstore.wire.trace import Direction, Record, RecordKind
-from tests.server.support import HELLO, SEGMENT, create, set_up
+from tests.server.support import HELLO, SEGMENT, create, event, set_up
 
 ORDERS = "shop/orders/0.#epoch.0"
 WRITER, OTHER_WRITER = UUID(int=7), UUID(int=8)
-
-
-def event(data: bytes) -> bytes:
-    return bytes(4) + len(data).to_bytes(4, "big") + data
 
 
 def appended(last: int, *events: bytes, writer: UUID = WRITER) -> Append:

@@ -23,6 +23,7 @@ from tests.server.support import until
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 CODE = grpc.StatusCode
+NOT_THERE = "controller: createScope is not in the trace"
 SUCCESSORS = "getSegmentsImmediatelyFollowing"
 
 
@@ -52,10 +53,8 @@ async def test_calls_are_answered_with_the_replays_addresses() -> None:
         assert await client("getURI", segment) == m.NodeUri(endpoint=server.host, port=server.port)
         (controller,) = (await client("getControllerServerList")).nodeURI
         async with grpc.aio.insecure_channel(f"{controller.endpoint}:{controller.port}") as channel:
-            assert await refusal(Client(channel), "getURI", segment) == (
-                CODE.INVALID_ARGUMENT,
-                "controller: getURI was answered before",
-            )
+            again = CODE.INVALID_ARGUMENT, "controller: getURI was answered before"
+            assert await refusal(Client(channel), "getURI", segment) == again
         assert [each.outcome for each in server.recent][:2] == [
             "answered as call 1 of the trace",
             "answered as call 2 of the trace",
@@ -90,10 +89,7 @@ async def test_a_call_without_an_answer_ends_with_the_callers_deadline_or_the_se
 async def test_a_call_that_is_not_in_the_trace_is_a_problem(missing: str, code: grpc.StatusCode) -> None:
     seen: list[str] = []
     async with replaying(TWO, missing=missing, tell=lambda problem: seen.append(str(problem))) as (server, client):
-        assert await refusal(client, "createScope", scope("ab")) == (
-            code,
-            "controller: createScope is not in the trace",
-        )
+        assert await refusal(client, "createScope", scope("ab")) == (code, NOT_THERE)
         assert (await client("createScope", scope("a"))).status == m.CreateScopeStatus.SUCCESS
         assert server.unused() == {"createScope": 1}
         assert server.missed() == ['call 2: createScope scope="b"']
@@ -104,11 +100,8 @@ async def test_a_call_that_is_not_in_the_trace_is_a_problem(missing: str, code: 
 
 async def test_a_failed_server_refuses_all_calls_but_has_every_segment_and_no_successors() -> None:
     async with replaying(TWO, missing="fail") as (server, client):
-        assert await refusal(client, "createScope", scope("c")) == (
-            CODE.INVALID_ARGUMENT,
-            "controller: createScope is not in the trace",
-        )
-        assert server.failure.startswith("controller: createScope is not in the trace\n  near: ")
+        assert await refusal(client, "createScope", scope("c")) == (CODE.INVALID_ARGUMENT, NOT_THERE)
+        assert server.failure.startswith(f"{NOT_THERE}\n  near: ")
         assert (await refusal(client, "createScope", scope("a")))[0] is CODE.INVALID_ARGUMENT
         segment = m.SegmentId(streamInfo=STREAM)
         assert await client("getURI", segment) == m.NodeUri(endpoint=server.host, port=server.port)

@@ -257,10 +257,8 @@ async def test_reader_groups_are_listed_shown_and_deleted(
     await group(mock, "g2", "t")
     assert (await http.get(groups)).json() == {"readerGroups": [{"readerGroupName": "g1"}, {"readerGroupName": "g2"}]}
     shown = await http.get(f"{groups}/g1")
-    assert (shown.status_code, shown.json()) == (
-        200,
-        {"scopeName": "a", "readerGroupName": "g1", "streamList": ["a/s", "a/t"], "onlineReaderIds": []},
-    )
+    facts = {"scopeName": "a", "readerGroupName": "g1", "streamList": ["a/s", "a/t"], "onlineReaderIds": []}
+    assert (shown.status_code, shown.json()) == (200, facts)
     created, added, acquired, removed = ([struct.pack(">ii", 0, len(event)) + event] for event in java_events())
     segment, writer = segment_name("a", "_RGg1", 0, 0), UUID(int=7)
     for events in (created, added, acquired):

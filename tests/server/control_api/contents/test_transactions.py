@@ -36,12 +36,8 @@ async def test_a_transaction_that_has_ended_has_only_its_status() -> None:
         one = (await done(http, "POST", PATH))["id"]
         await done(http, "POST", f"{PATH}/{one}/commit")
         found = await done(http, "GET", f"{PATH}/{one}")
-        assert (found["status"], found["opened_ms"], found["segments"], found["segment_count"]) == (
-            "COMMITTED",
-            None,
-            [],
-            0,
-        )
+        assert (found["status"], found["opened_ms"]) == ("COMMITTED", None)
+        assert (found["segments"], found["segment_count"]) == ([], 0)
         assert (await done(http, "GET", PATH))["transactions"] == []
         other = "00000000-0000-0000-0000-000000000009"
         status, said, where = refusal(await http.get(f"{PATH}/{other}"))

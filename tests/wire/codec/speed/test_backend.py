@@ -371,11 +371,8 @@ def test_functions_with_c_in_front_are_still_those_functions() -> None:
     for function in (decode, encode, encode_parts):
         behind = getattr(function, "__wrapped__", function)
         front: Any = codec.SPEED.shortcut(behind)
-        assert (front.__name__, front.__module__, front.__doc__) == (
-            function.__name__,
-            "segstore.wire.codec.codec",
-            function.__doc__,
-        )
+        assert (front.__name__, front.__doc__) == (function.__name__, function.__doc__)
+        assert front.__module__ == "segstore.wire.codec.codec"
         assert front.__wrapped__ is behind
     assert pickle.loads(pickle.dumps(decode)) is decode
     assert copy.deepcopy(encode) is encode
