@@ -6,11 +6,13 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Self
 
+from segstore.client import Client, connect
 from segstore.client.config import ClientSettings
 from segstore.client.connection import Endpoint
 from segstore.client.errors import ClientError
 from segstore.client.retry import Backoff
 from segstore.server import MockSegmentStore
+from segstore.server.cluster import MockCluster
 from segstore.server.net import stop_accepting
 from segstore.wire import Command, CreateSegment, FrameDecoder, Hello, encode
 from tests.server.support import FakeClock, until
@@ -21,8 +23,10 @@ __all__ = [
     "FakeTimers",
     "Listener",
     "Recorder",
+    "Script",
     "ScriptedPeer",
     "ScriptedStore",
+    "client",
     "create",
     "endpoint",
     "settings",
@@ -37,6 +41,11 @@ def settings(**more: Any) -> ClientSettings:
     """Settings whose waits are short."""
     given: dict[str, Any] = {"reconnect_backoff": FAST, "request_timeout_ms": 15_000, "close_timeout_ms": 5_000}
     return ClientSettings.model_validate(given | more)
+
+
+def client(mock: MockCluster, **more: Any) -> Client:
+    """A client whose waits are short."""
+    return connect(f"tcp://{mock.controller_uri}", settings(**more))
 
 
 def endpoint(store: MockSegmentStore) -> Endpoint:

@@ -11,7 +11,7 @@ from segstore.client.errors import Closed, NoSuchStream, ProtocolViolation, Segm
 from segstore.client.routing import SegmentRange
 from segstore.server.cluster import MockCluster
 from segstore.wire.hashing import position_of
-from tests.client.support import settings, until
+from tests.client.support import client, until
 from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -20,10 +20,6 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 async def stream(pravega: Client, segments: int = 1, name: str = "s") -> None:
     await pravega.controller.create_scope("a")
     assert await pravega.controller.create_stream("a", name, segments=segments)
-
-
-def client(mock: MockCluster, **more: Any) -> Client:
-    return connect(f"tcp://{mock.controller_uri}", settings(**more))
 
 
 async def take(events: Any, count: int) -> list[bytes]:

@@ -4,13 +4,13 @@ import asyncio
 
 import pytest
 
-from segstore.client import Client, CutError, ScalingPolicy, StreamConfig, StreamCut, TimeWindow, TimeWindows, connect
+from segstore.client import Client, CutError, ScalingPolicy, StreamConfig, StreamCut, TimeWindow, TimeWindows
 from segstore.client.errors import Closed, ProtocolViolation, RequestRejected
 from segstore.client.watermarks import compared
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
 from segstore.wire.revisioned import Mark, MarkedSegment
-from tests.client.support import settings
+from tests.client.support import client
 from tests.looped import looped
 from tests.server.support import PATIENCE_S
 
@@ -48,10 +48,7 @@ async def tail(pravega: Client) -> StreamCut:
 @pytest.mark.usefixtures("grpc_runs")
 async def test_the_window_of_a_position_is_what_its_writers_noted_around_it() -> None:
     controller = ControllerConfig(watermark_every_ms=10)
-    async with (
-        MockCluster(watched=False, controller=controller) as mock,
-        connect(f"tcp://{mock.controller_uri}", settings()) as pravega,
-    ):
+    async with MockCluster(watched=False, controller=controller) as mock, client(mock) as pravega:
         await pravega.controller.create_scope("a")
         config = StreamConfig(scaling=ScalingPolicy.fixed(2), timestamp_aggregation_timeout_ms=600_000)
         await pravega.controller.create_stream("a", "s", config)
@@ -97,7 +94,7 @@ async def test_the_window_of_a_position_is_what_its_writers_noted_around_it() ->
 
 @pytest.mark.usefixtures("grpc_runs")
 async def test_truncated_watermarks_are_skipped_and_an_entry_that_is_none_is_reported() -> None:
-    async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as pravega:
+    async with MockCluster(watched=False) as mock, client(mock) as pravega:
         await pravega.controller.create_scope("a")
         await pravega.controller.create_stream("a", "s")
         await pravega.controller.current_segments("a", "_MARKs")  # makes the stream

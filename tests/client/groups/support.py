@@ -2,14 +2,11 @@
 
 from typing import Any
 
-from segstore.client import connect
 from segstore.client.client import Client
 from segstore.client.groups import ReaderGroup
 from segstore.client.groups.shared import SharedGroup
-from segstore.server.cluster import MockCluster
-from tests.client.support import settings
 
-__all__ = ["KEYS", "client", "fill", "group", "shared"]
+__all__ = ["KEYS", "fill", "group", "shared"]
 
 KEYS = 8
 
@@ -21,10 +18,6 @@ async def fill(pravega: Client, count: int, *, segments: int = 2, stream: str = 
     async with pravega.event_writer("a", stream) as writer:
         for number in range(start, start + count):
             await writer.submit(b"k%d:%d" % (number % KEYS, number), routing_key=f"k{number % KEYS}")
-
-
-def client(mock: MockCluster, **more: Any) -> Client:
-    return connect(f"tcp://{mock.controller_uri}", settings(**more))
 
 
 def group(pravega: Client, name: str = "g", **more: Any) -> ReaderGroup:

@@ -30,7 +30,8 @@ from segstore.server import FaultSettings
 from segstore.server.cluster import MockCluster
 from segstore.server.controller.api import Accounts, Authority
 from segstore.wire.reader_groups import SILENT
-from tests.client.groups.support import KEYS, client, fill, group
+from tests.client.groups.support import KEYS, fill, group
+from tests.client.support import client
 from tests.client.support import until as until_now
 from tests.looped import looped
 

@@ -21,6 +21,7 @@ from segstore.wire.reader_groups import (
     encode_update,
 )
 from tests.looped import looped
+from tests.wire.reader_groups.test_state import facts
 
 CONFIG = GroupConfig({"a/s": {}})
 
@@ -185,10 +186,6 @@ def test_what_is_written_is_what_others_see() -> None:
     for update in updates:
         seen.apply_bytes(encode_update(update))
     assert facts(seen) == facts(made.state)
-
-
-def facts(state: GroupState) -> dict[str, object]:
-    return {name: value for name, value in vars(state).items() if not name.startswith("_")}
 
 
 def test_a_checkpoint_is_complete_when_each_reader_has_taken_it() -> None:

@@ -16,8 +16,8 @@ from segstore.wire import Command, CreateTableSegment, NoSuchSegment, ReadTableE
 from segstore.wire.reader_groups import AddReader, GroupConfig, GroupState, InitialState, Update, encode_key
 from segstore.wire.reader_groups.table import FUTURE, UNASSIGNED, encode_offset, encode_predecessors, encode_value
 from tests.client.groups import support
-from tests.client.groups.support import client, fill
-from tests.client.support import ScriptedPeer, ScriptedStore, settings
+from tests.client.groups.support import fill
+from tests.client.support import ScriptedPeer, ScriptedStore, client, settings
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 

@@ -29,8 +29,8 @@ from segstore.wire import (
     encode,
 )
 from segstore.wire.blocks import AppendBlockEncoder
-from tests.client.segments import SEGMENT, content, make, setup_reply
-from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings
+from tests.client.segments import SEGMENT, content, make, stores_all, writing
+from tests.client.support import ScriptedPeer, endpoint, settings
 from tests.conformance.blocks import FixedBlockSize
 from tests.looped import looped
 from tests.server.support import Peer
@@ -39,18 +39,13 @@ from tests.server.support import Peer
 @pytest.mark.seed("36.17")
 async def test_set_up_comes_first_and_numbers_never_go_backwards() -> None:
     def answer(peer: ScriptedPeer, command: Command) -> None:
-        if isinstance(command, SetupAppend):
-            peer.send(setup_reply(command))
-        elif isinstance(command, AppendBlockEnd):
-            number = command.last_event_number
-            peer.send(DataAppended(command.request_id, command.writer_id, number, number - command.num_events, number))
-            if number % 5 == 0:
-                peer.close()
+        stores_all(peer, command)
+        if isinstance(command, AppendBlockEnd) and command.last_event_number % 5 == 0:
+            peer.close()
 
-    async with ScriptedStore(answer) as store, ConnectionPool(settings()) as pool:
-        async with SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT) as writer:
-            for _ in range(23):
-                await writer.write(b"event")
+    async with writing(answer) as (store, _, writer):
+        for _ in range(23):
+            await writer.write(b"event")
         assert len(store.peers) >= 4
         numbers = []
         for peer in store.peers:

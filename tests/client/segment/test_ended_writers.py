@@ -28,7 +28,7 @@ from segstore.wire import (
     SetupAppend,
     WrongHost,
 )
-from tests.client.segments import FAST_RETRY, SEGMENT, setup_reply
+from tests.client.segments import FAST_RETRY, SEGMENT, setup_reply, stores_all, writing
 from tests.client.support import Recorder, ScriptedPeer, ScriptedStore, settings, until
 from tests.looped import looped
 
@@ -43,13 +43,12 @@ async def test_a_flow_of_no_more_use_is_closed_on_a_connection_that_goes_on(how:
             if how != "not set up" or len(set_ups) > 1:
                 peer.send(setup_reply(command))
         elif isinstance(command, AppendBlockEnd):
-            last = command.last_event_number
             if how in ("over", "failed"):
                 peer.send(SegmentIsSealed(command.request_id, SEGMENT))
             elif how == "lost" and len(set_ups) == 1:
                 peer.send(WrongHost(command.request_id, SEGMENT, ""))
             else:
-                peer.send(DataAppended(command.request_id, command.writer_id, last, 0, 1))
+                stores_all(peer, command)
 
     config = settings(request_timeout_ms=50 if how == "not set up" else 15_000, max_connections_per_store=1)
     async with ScriptedStore(answer) as store, ConnectionPool(config) as pool:
@@ -84,11 +83,9 @@ async def test_an_ack_for_another_writer_is_a_protocol_error_that_ends_the_conne
         elif isinstance(command, AppendBlockEnd):
             peer.send(DataAppended(command.request_id, stranger, 1, 0, 1))
 
-    config = settings(retry=FAST_RETRY, max_connections_per_store=1)
-    async with ScriptedStore(answer) as store, ConnectionPool(config) as pool:
+    async with writing(answer, retry=FAST_RETRY, max_connections_per_store=1) as (store, pool, writer):
         neighbour = Recorder()
         await pool.flow(store.endpoint, neighbour)
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
         with pytest.raises(RetriesExhausted) as caught:
             await writer.write(b"x")
         said = caught.value.__cause__
@@ -99,7 +96,6 @@ async def test_an_ack_for_another_writer_is_a_protocol_error_that_ends_the_conne
         assert "acknowledges events" in str(said.__cause__)
         assert neighbour.lost == [said] or [type(each) for each in neighbour.lost] == [ProtocolViolation]
         assert len(store.peers) == 4, "one connection an attempt"
-        await writer.abort()
 
 
 async def test_an_answer_to_another_writers_set_up_is_a_protocol_error() -> None:
@@ -107,13 +103,11 @@ async def test_an_answer_to_another_writers_set_up_is_a_protocol_error() -> None
         if isinstance(command, SetupAppend):
             peer.send(AppendSetup(command.request_id, SEGMENT, UUID(int=99), -(2**63)))
 
-    async with ScriptedStore(answer) as store, ConnectionPool(settings(retry=FAST_RETRY)) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+    async with writing(answer, retry=FAST_RETRY) as (_, _, writer):
         with pytest.raises(RetriesExhausted) as caught:
             await writer.write(b"x")
         assert f"answers a set-up of writer {UUID(int=99)}" in str(caught.value.__cause__)
         assert writer.set_ups == 0
-        await writer.abort()
 
 
 @looped("by", ["number", "set-up"])
@@ -127,8 +121,7 @@ async def test_a_fenced_writer_says_where_and_by_which_answer(by: str) -> None:
             else:
                 peer.send(InvalidEventNumber(command.writer_id, command.request_id, "", 1))
 
-    async with ScriptedStore(answer) as store, ConnectionPool(settings()) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+    async with writing(answer) as (store, _, writer):
         with pytest.raises(WriterFenced, match=f"according to {store.endpoint}") as caught:
             await writer.write(b"x")
         assert caught.value.facts() == {
@@ -140,7 +133,6 @@ async def test_a_fenced_writer_says_where_and_by_which_answer(by: str) -> None:
         assert caught.value.__cause__ is not None
         assert not isinstance(caught.value.__cause__, WriterFenced)
         assert writer.state is WriterState.FAILED
-        await writer.abort()
 
 
 async def test_a_writer_that_failed_while_it_connected_makes_no_further_attempt() -> None:
@@ -173,8 +165,7 @@ async def test_who_waits_for_the_start_of_a_writer_whose_segment_is_over_waits_n
 
     heard: list[object] = []
     on_over = (lambda _, error: heard.append(error)) if handed_over else None
-    async with ScriptedStore(answer) as store, ConnectionPool(settings()) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT, on_over=on_over)
+    async with writing(answer, on_over=on_over) as (_, _, writer):
         if handed_over:
             await writer.started()
             assert writer.state is WriterState.OVER
@@ -182,7 +173,6 @@ async def test_who_waits_for_the_start_of_a_writer_whose_segment_is_over_waits_n
             with pytest.raises(SegmentSealed):
                 await writer.started()
         assert (len(heard), writer.set_ups) == (handed_over, 0)
-        await writer.abort()
 
 
 async def test_a_refusal_that_names_nothing_is_of_the_writers_segment_and_endpoint() -> None:
@@ -192,12 +182,10 @@ async def test_a_refusal_that_names_nothing_is_of_the_writers_segment_and_endpoi
         elif isinstance(command, AppendBlockEnd):
             peer.send(AuthTokenCheckFailed(command.request_id, "", 0))
 
-    async with ScriptedStore(answer) as store, ConnectionPool(settings(retry=FAST_RETRY)) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+    async with writing(answer, retry=FAST_RETRY) as (store, _, writer):
         with pytest.raises(ClientError) as caught:
             await writer.write(b"x")
         assert (caught.value.segment, caught.value.endpoint) == (SEGMENT, str(store.endpoint))
-        await writer.abort()
 
 
 @looped("how", ["failed", "over"])
@@ -210,15 +198,13 @@ async def test_a_writer_that_ends_while_it_is_set_up_leaves_no_attempt_behind(ho
             if how == "over":
                 peer.send(SegmentIsSealed(command.request_id, SEGMENT))
 
-    async with ScriptedStore(answer) as store, ConnectionPool(settings(request_timeout_ms=3_600_000)) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT, on_over=lambda writer, error: None)
+    async with writing(answer, on_over=lambda *_: None, request_timeout_ms=3_600_000) as (_, pool, writer):
         await until(lambda: asked)
         if how == "failed":
             writer.fail(RequestRejected("its owner gave up", segment=SEGMENT))
         await until(lambda: not any("setting up" in task.get_name() for task in asyncio.all_tasks()))
         assert writer.state is (WriterState.FAILED if how == "failed" else WriterState.OVER)
         assert (len(asked), writer.set_ups, pool.metrics().flows) == (1, 0, 0)
-        await writer.abort()
 
 
 async def test_a_writer_that_is_closed_while_it_connects_waits_for_the_end_of_its_attempt() -> None:

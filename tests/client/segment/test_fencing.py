@@ -1,7 +1,6 @@
 """Two writers with one id: who lost its numbers hears of it, and not that an event was stored that was not."""
 
 import asyncio
-from uuid import UUID
 
 import pytest
 
@@ -10,14 +9,10 @@ from segstore.client.connection import ConnectionPool, FixedStore
 from segstore.client.errors import Final, WriterFenced
 from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
-from segstore.wire import AppendBlockEnd, AppendSetup, Command, InvalidEventNumber, SetupAppend
-from tests.client.segment.test_writer import SEGMENT, WRITER, make
-from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings, until
-
-
-def stored(store: MockSegmentStore) -> bytes:
-    result = store.store.read(SEGMENT, 0, 1 << 20)
-    return b"".join(result.data)
+from segstore.wire import AppendBlockEnd, Command, InvalidEventNumber, SetupAppend
+from tests.client.segment.test_writer import WRITER
+from tests.client.segments import SEGMENT, content, make, setup_reply, writing
+from tests.client.support import ScriptedPeer, endpoint, settings, until
 
 
 async def test_the_writer_whose_number_was_taken_fails_and_its_event_is_not_stored() -> None:
@@ -37,10 +32,10 @@ async def test_the_writer_whose_number_was_taken_fails_and_its_event_is_not_stor
         with pytest.raises(WriterFenced, match=f"as {WRITER}"):
             other.write(b"d")
         await other.abort()
-        assert stored(store) == b"a"
+        assert content(store) == b"a"
         await one.write(b"e")
         await one.aclose()
-        assert stored(store) == b"ae"
+        assert content(store) == b"ae"
 
 
 async def test_a_store_that_has_more_than_a_writer_has_sent_has_it_of_another() -> None:
@@ -59,7 +54,7 @@ async def test_a_store_that_has_more_than_a_writer_has_sent_has_it_of_another() 
         with pytest.raises(WriterFenced):
             await lost
         await one.abort()
-        assert stored(store) == b"acd"
+        assert content(store) == b"acd"
 
 
 async def test_a_number_that_the_store_has_from_before_a_reconnect_is_the_writers_own() -> None:
@@ -70,18 +65,15 @@ async def test_a_number_that_the_store_has_from_before_a_reconnect_is_the_writer
         nonlocal set_ups
         if isinstance(command, SetupAppend):
             set_ups += 1
-            last = -(2**63) if set_ups < 3 else 1
-            peer.send(AppendSetup(command.request_id, SEGMENT, command.writer_id, last))
+            peer.send(setup_reply(command, -(2**63) if set_ups < 3 else 1))
         elif isinstance(command, AppendBlockEnd):
             if set_ups == 2:
                 peer.send(InvalidEventNumber(command.writer_id, command.request_id, "", 1))
             peer.close()
 
-    async with ScriptedStore(script) as store, ConnectionPool(settings()) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT, writer_id=UUID(int=9))
+    async with writing(script) as (_, _, writer):
         await writer.write(b"x")
         assert (set_ups, writer.last_number) == (3, 1)
-        await writer.abort()
 
 
 async def test_event_writers_of_one_name_fence_each_other(grpc_runs: None, pravega: Client) -> None:

@@ -9,7 +9,7 @@ from segstore.client.errors import Closed, EventTooLarge, ProtocolViolation, Req
 from segstore.client.segment import SegmentWriter, WriterState
 from segstore.server import MockSegmentStore
 from segstore.wire import SegmentIsSealed
-from tests.client.segments import SEGMENT, content, make, stores_all
+from tests.client.segments import SEGMENT, content, make, stores_all, writing
 from tests.client.support import ScriptedStore, endpoint, settings, until
 from tests.looped import looped
 
@@ -67,9 +67,8 @@ async def test_a_segment_that_is_over_for_who_carries_is_over_for_the_writer(
 
 @looped("problem", [RequestRejected("it is refused", segment=SEGMENT), ZeroDivisionError("by zero")])
 async def test_a_large_event_that_cannot_be_carried_ends_the_writer_with_the_reason(problem: Exception) -> None:
-    async with ScriptedStore(stores_all) as store, ConnectionPool(settings(max_event_bytes=100)) as pool:
-        carry = Carrier()
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT, carry=carry)
+    carry = Carrier()
+    async with writing(stores_all, carry=carry, max_event_bytes=100) as (_, pool, writer):
         acks = [writer.write(b"x" * 109), writer.write(b"y")]
         await until(lambda: carry.carried)
         carry.done.set_exception(problem)
@@ -87,21 +86,18 @@ async def test_a_large_event_that_cannot_be_carried_ends_the_writer_with_the_rea
         assert results[0] is not results[1], "their tracebacks are their own"
         assert writer.state is WriterState.FAILED
         assert pool.metrics().flows == 0
-        await writer.abort()
 
 
 @looped("carried", ["stored", "over", "refused"])
 async def test_a_segment_that_is_over_during_a_large_event_is_so_after_it(carried: str) -> None:
     heard: list[tuple[object, object]] = []
-    async with ScriptedStore(stores_all) as store, ConnectionPool(settings(max_event_bytes=100)) as pool:
-        carry = Carrier()
-        writer = SegmentWriter(
-            pool,
-            FixedStore(store.endpoint),
-            SEGMENT,
-            carry=carry,
-            on_over=lambda which, error: heard.append((which, error)),
-        )
+    carry = Carrier()
+
+    async with writing(stores_all, carry=carry, on_over=lambda *over: heard.append(over), max_event_bytes=100) as (
+        store,
+        pool,
+        writer,
+    ):
         large, behind = writer.write(b"x" * 109, tag="large"), writer.write(b"y", tag="behind")
         await until(lambda: carry.carried)
         store.peers[0].send(SegmentIsSealed(writer.request_id, SEGMENT))
@@ -131,9 +127,8 @@ async def test_a_segment_that_is_over_during_a_large_event_is_so_after_it(carrie
 
 
 async def test_a_connection_lost_during_a_large_event_is_set_up_again_and_nothing_overtakes_it() -> None:
-    async with ScriptedStore(stores_all) as store, ConnectionPool(settings(max_event_bytes=100)) as pool:
-        carry = Carrier()
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT, carry=carry)
+    carry = Carrier()
+    async with writing(stores_all, carry=carry, max_event_bytes=100) as (store, _, writer):
         large, behind = writer.write(b"x" * 109), writer.write(b"y")
         await until(lambda: carry.carried)
         store.peers[0].close()
@@ -144,13 +139,11 @@ async def test_a_connection_lost_during_a_large_event_is_set_up_again_and_nothin
         await asyncio.gather(large, behind, last)
         assert carry.carried == [109]
         assert writer.last_number == 2
-        await writer.aclose()
 
 
 async def test_a_writer_closed_during_a_large_event_fails_it_and_what_is_behind_it() -> None:
-    async with ScriptedStore(stores_all) as store, ConnectionPool(settings(max_event_bytes=100)) as pool:
-        carry = Carrier()
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT, carry=carry)
+    carry = Carrier()
+    async with writing(stores_all, carry=carry, max_event_bytes=100) as (_, _, writer):
         acks = [writer.write(b"x" * 109), writer.write(b"y")]
         await until(lambda: carry.carried)
         await writer.abort()

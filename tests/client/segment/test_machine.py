@@ -29,7 +29,7 @@ from segstore.wire import (
     SetupAppend,
     WrongHost,
 )
-from tests.client.segments import FAST_RETRY, SEGMENT, content, make, setup_reply, stores_all
+from tests.client.segments import FAST_RETRY, SEGMENT, content, make, sets_up, setup_reply, stores_all, writing
 from tests.client.support import ScriptedPeer, ScriptedStore, create, endpoint, settings, until
 from tests.looped import looped
 from tests.server.support import Peer
@@ -43,12 +43,7 @@ async def test_one_ack_covers_all_appends_before_it() -> None:
         elif isinstance(command, AppendBlockEnd) and command.last_event_number == 6:
             peer.send(DataAppended(command.request_id, command.writer_id, 6, 0, 60))
 
-    config = settings(append_batching="turn", max_batch_events=2)
-    async with (
-        ScriptedStore(answer) as store,
-        ConnectionPool(config) as pool,
-        SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT) as writer,
-    ):
+    async with writing(answer, append_batching="turn", max_batch_events=2) as (_, _, writer):
         acks = [writer.write(b"x") for _ in range(6)]
         await acks[0]
         assert all(ack.done() for ack in acks)
@@ -60,18 +55,13 @@ async def test_one_ack_covers_all_appends_before_it() -> None:
 @looped(("number", "previous"), [(2, 2), (2, 3), (3, 1), (9, 0)])
 async def test_an_ack_that_cannot_be_is_a_protocol_error_and_nothing_is_lost(number: int, previous: int) -> None:
     def answer(peer: ScriptedPeer, command: Command) -> None:
-        if isinstance(command, SetupAppend):
-            peer.send(setup_reply(command))
-        elif isinstance(command, AppendBlockEnd):
-            last = command.last_event_number
-            if peer is store.peers[0]:
-                peer.send(DataAppended(command.request_id, command.writer_id, number, previous, 1))
-            else:
-                peer.send(DataAppended(command.request_id, command.writer_id, last, 0, 1))
+        if isinstance(command, AppendBlockEnd) and peer is store.peers[0]:
+            peer.send(DataAppended(command.request_id, command.writer_id, number, previous, 1))
+        else:
+            stores_all(peer, command)
 
-    async with ScriptedStore(answer) as store, ConnectionPool(settings()) as pool:
-        async with SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT) as writer:
-            await asyncio.gather(*[writer.write(b"x") for _ in range(3)])
+    async with writing(answer) as (store, _, writer):
+        await asyncio.gather(*[writer.write(b"x") for _ in range(3)])
         assert len(store.peers) == 2, "the connection that lied is gone"
 
 
@@ -91,15 +81,9 @@ async def test_the_answer_to_a_set_up_acknowledges_and_the_rest_is_sent_again_be
                     acks.append(writer.write(b"new"))
                 return
             sent_again.append(command.last_event_number)
-            number = command.last_event_number
-            peer.send(DataAppended(command.request_id, command.writer_id, number, number - command.num_events, 1))
+            stores_all(peer, command)
 
-    config = settings(max_batch_events=2)
-    async with (
-        ScriptedStore(answer) as store,
-        ConnectionPool(config) as pool,
-        SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT) as writer,
-    ):
+    async with writing(answer, max_batch_events=2) as (store, _, writer):
         acks = [writer.write(b"x") for _ in range(4)]
         await until(lambda: len(acks) == 5)
         await asyncio.gather(*acks)
@@ -182,17 +166,13 @@ async def test_an_append_is_timed_from_when_it_was_sent_and_not_from_the_one_bef
             set_ups += 1
             peer.send(setup_reply(command, 1 if set_ups > 1 else -(2**63)))
         elif isinstance(command, AppendBlockEnd) and (command.last_event_number == 1 or set_ups > 1):
-            last = command.last_event_number
-            peer.send(DataAppended(command.request_id, command.writer_id, last, last - 1, 1))
+            stores_all(peer, command)
 
-    config = settings(request_timeout_ms=60)
-    async with ScriptedStore(answer) as store, ConnectionPool(config) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+    async with writing(answer, request_timeout_ms=60) as (_, _, writer):
         await writer.write(b"a")
         await asyncio.sleep(0.02)
         await writer.write(b"b")  # is not acknowledged before the second set-up
         assert set_ups == 2
-        await writer.abort()
 
 
 async def test_attempts_are_counted_from_scratch_when_an_event_was_stored() -> None:
@@ -205,19 +185,16 @@ async def test_attempts_are_counted_from_scratch_when_an_event_was_stored() -> N
             peer.send(WrongHost(command.request_id, SEGMENT, ""))
         elif isinstance(command, SetupAppend):
             peer.send(setup_reply(command, stored))
-        elif isinstance(command, AppendBlockEnd):
-            last = command.last_event_number
-            peer.send(DataAppended(command.request_id, command.writer_id, last, last - 1, 1))
+        else:
+            stores_all(peer, command)
 
     stored = -(2**63)
-    async with ScriptedStore(answer) as store, ConnectionPool(settings(retry=FAST_RETRY)) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+    async with writing(answer, retry=FAST_RETRY) as (store, _, writer):
         for number in (1, 2, 3):
             await writer.write(b"x")
             stored, refusals = number, 2  # beside the loss of the connection
             store.peers[-1].close()
         assert writer.set_ups == 3
-        await writer.abort()
 
 
 async def test_what_a_writer_holds_is_counted_until_it_is_acknowledged() -> None:
@@ -229,8 +206,7 @@ async def test_what_a_writer_holds_is_counted_until_it_is_acknowledged() -> None
         else:
             stores_all(peer, command)
 
-    async with ScriptedStore(answer) as store, ConnectionPool(settings(max_in_flight_bytes=10)) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+    async with writing(answer, max_in_flight_bytes=10) as (_, pool, writer):
         assert (writer.segment_length, writer.set_ups, writer.state) == (-1, 0, WriterState.CONNECTING)
         await writer.started()
         assert (writer.set_ups, writer.state) == (1, WriterState.OPEN)
@@ -250,7 +226,6 @@ async def test_what_a_writer_holds_is_counted_until_it_is_acknowledged() -> None
         for _ in range(3):
             await writer.write(b"x")
         assert (writer.segment_length, pool.metrics().bytes_in_flight) == (50, 0)
-        await writer.aclose()
 
 
 async def test_a_turn_of_a_writer_is_bounded_so_that_others_on_its_connection_get_theirs() -> None:
@@ -279,24 +254,17 @@ async def test_a_callback_that_fails_is_reported_with_its_segment_and_the_ack_of
     def broken(error: object) -> None:
         raise ZeroDivisionError
 
-    async with ScriptedStore(stores_all) as store, ConnectionPool(settings()) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+    async with writing(stores_all) as (_, _, writer):
         for number in (1, 2):  # alone, and with another in its append
             writer.append(b"x", broken)
             await writer.write(b"y")
             assert len(reported) == number
         assert {each["message"] for each in reported} == {f"the callback of an append to {SEGMENT} failed"}
-        await writer.aclose()
     asyncio.get_running_loop().set_exception_handler(None)
 
 
 async def test_an_append_that_is_resent_once_the_peer_reads_again_is_timed_from_the_request() -> None:
-    def answer(peer: ScriptedPeer, command: Command) -> None:
-        if isinstance(command, SetupAppend):
-            peer.send(setup_reply(command))
-
-    async with ScriptedStore(answer) as store, ConnectionPool(settings()) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+    async with writing(sets_up) as (_, _, writer):
         ack = writer.write(b"x")
         await until(lambda: writer.in_flight == 1)
         writer._flow.connection.outbox.pause()

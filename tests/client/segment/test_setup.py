@@ -14,8 +14,8 @@ from segstore.client.errors import Closed, RequestTimedOut, RetriesExhausted, Se
 from segstore.client.retry import Backoff
 from segstore.client.segment import SegmentReader, SegmentWriter, WriterState
 from segstore.server import MockSegmentStore
-from segstore.wire import AppendBlockEnd, AuthTokenCheckFailed, AuthTokenErrorCode, Command, DataAppended, SetupAppend
-from tests.client.segments import FAST_RETRY, SEGMENT, content, make, setup_reply, stores_all
+from segstore.wire import AppendBlockEnd, AuthTokenCheckFailed, AuthTokenErrorCode, Command, SetupAppend
+from tests.client.segments import FAST_RETRY, SEGMENT, content, make, sets_up, stores_all, writing
 from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings, until
 from tests.looped import looped
 
@@ -125,20 +125,13 @@ async def test_a_store_that_cannot_be_reached_fails_what_waits_after_the_last_at
 
 @pytest.mark.seed("36.26")
 async def test_a_store_that_sets_up_but_never_acknowledges_does_not_hang_the_writer() -> None:
-    def answer(peer: ScriptedPeer, command: Command) -> None:
-        if isinstance(command, SetupAppend):
-            peer.send(setup_reply(command))
-
-    config = settings(request_timeout_ms=20, retry=FAST_RETRY)
-    async with ScriptedStore(answer) as store, ConnectionPool(config) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+    async with writing(sets_up, request_timeout_ms=20, retry=FAST_RETRY) as (store, _, writer):
         with pytest.raises(RetriesExhausted) as caught:
             await writer.write(b"event")
         assert caught.value.endpoint == str(store.endpoint)
         assert caught.value.request_id is not None
         assert isinstance(caught.value.__cause__, RequestTimedOut)
         assert caught.value.__cause__.segment == SEGMENT
-        await writer.abort()
 
 
 async def test_an_expired_token_is_fetched_again_for_the_next_set_up() -> None:
@@ -169,16 +162,12 @@ async def test_flush_returns_when_what_was_written_before_it_is_acknowledged() -
     held: list[Callable[[], None]] = []
 
     def answer(peer: ScriptedPeer, command: Command) -> None:
-        if isinstance(command, SetupAppend):
-            peer.send(setup_reply(command))
-        elif isinstance(command, AppendBlockEnd):
-            number, count = command.last_event_number, command.num_events
-            held.append(
-                lambda: peer.send(DataAppended(command.request_id, command.writer_id, number, number - count, 1))
-            )
+        if isinstance(command, AppendBlockEnd):
+            held.append(lambda: stores_all(peer, command))
+        else:
+            sets_up(peer, command)
 
-    async with ScriptedStore(answer) as store, ConnectionPool(settings()) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+    async with writing(answer) as (_, _, writer):
         await writer.flush()
         acks = [writer.write(b"x") for _ in range(3)]
         flushing = asyncio.ensure_future(writer.flush())
@@ -197,20 +186,13 @@ async def test_flush_returns_when_what_was_written_before_it_is_acknowledged() -
 
 @pytest.mark.seed("36.7")
 async def test_closing_the_pool_ends_a_writers_futures_and_its_flush() -> None:
-    def answer(peer: ScriptedPeer, command: Command) -> None:
-        if isinstance(command, SetupAppend):
-            peer.send(setup_reply(command))
-
-    async with ScriptedStore(answer) as store:
-        pool = ConnectionPool(settings())
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+    async with writing(sets_up) as (_, pool, writer):
         ack = writer.write(b"x")
         flushing = asyncio.ensure_future(writer.flush())
         await until(lambda: writer.in_flight)
         await pool.aclose()
         results = await asyncio.gather(ack, flushing, return_exceptions=True)
         assert [type(result) for result in results] == [Closed, Closed]
-        await writer.abort()
 
 
 @pytest.mark.seed("36.9")

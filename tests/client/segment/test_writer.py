@@ -11,19 +11,13 @@ from segstore.client.connection.outbox import EventCounters, Outbox
 from segstore.client.errors import ClientError, Closed
 from segstore.client.segment import SegmentWriter
 from segstore.server import MockSegmentStore
-from segstore.wire import AppendBlockEnd, AppendSetup, Command, DataAppended, SetupAppend
+from segstore.wire import AppendBlockEnd, Command, DataAppended, SetupAppend
 from segstore.wire.blocks import AppendBlockEncoder
-from tests.client.support import Recorder, ScriptedPeer, ScriptedStore, create, endpoint, settings, until
+from tests.client.segments import SEGMENT, content, make, sets_up, writing
+from tests.client.support import Recorder, ScriptedPeer, ScriptedStore, endpoint, settings, until
 from tests.looped import looped
-from tests.server.support import Peer
 
-SEGMENT = "scope/stream/0.#epoch.0"
 WRITER = UUID(int=7)
-
-
-async def make(store: MockSegmentStore) -> None:
-    async with await Peer.connect(store) as peer:
-        await peer.ask(create(SEGMENT))
 
 
 async def test_a_function_hears_that_its_append_is_stored_and_may_append_again() -> None:
@@ -43,8 +37,7 @@ async def test_a_function_hears_that_its_append_is_stored_and_may_append_again()
             writer.append(b"0000", stored)
             await done
         assert heard == [None] * 50
-        result = store.store.read(SEGMENT, 0, 1 << 20)
-        assert b"".join(result.data) == b"".join(b"%04d" % number for number in range(50))
+        assert content(store) == b"".join(b"%04d" % number for number in range(50))
 
 
 async def test_an_append_that_is_waited_for_leaves_at_once_and_what_comes_while_it_is_on_its_way_gathers() -> None:
@@ -62,8 +55,7 @@ async def test_an_append_that_is_waited_for_leaves_at_once_and_what_comes_while_
             await last
             assert heard == [None, None]
         assert [request.event_number for request in store.requests("type = APPEND_BLOCK_END")] == [1, 2, 4]
-        result = store.store.read(SEGMENT, 0, 1 << 20)
-        assert b"".join(result.data) == b"first alone then last"
+        assert content(store) == b"first alone then last"
 
 
 async def test_a_function_hears_of_the_end_once_and_its_own_failure_is_reported_and_harms_nobody() -> None:
@@ -96,27 +88,22 @@ async def test_after_a_reconnect_the_oldest_append_goes_alone_and_the_others_whe
     def script(peer: ScriptedPeer, command: Command) -> None:
         if isinstance(command, SetupAppend):
             ends.append([])
-            peer.send(AppendSetup(command.request_id, SEGMENT, command.writer_id, -(2**63)))
+            sets_up(peer, command)
         elif isinstance(command, AppendBlockEnd):
             ends[-1].append(command.last_event_number)
             if len(ends) == 1 and command.last_event_number == 3:
                 peer.close()  # all three are on the way, none is acknowledged
 
-    config = settings(max_batch_events=1)
-    async with ScriptedStore(script) as store, ConnectionPool(config) as pool:
-        writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT)
+    async with writing(script, max_batch_events=1) as (store, _, writer):
         for _ in range(3):
             writer.append(b"x", lambda _: None)
         await until(lambda: len(ends) == 2 and ends[1])
         writer.append(b"new", lambda _: None)
         await asyncio.sleep(0.02)
         assert ends == [[1, 2, 3], [1]]
-        flow = writer._flow
-        assert flow is not None
         store.peers[-1].send(DataAppended(writer.request_id, writer.writer_id, 1, 0, 1))
         await until(lambda: len(ends[1]) == 4)
         assert ends[1] == [1, 2, 3, 4]
-        await writer.abort()
 
 
 @looped("ends", ["stored", "closed"])

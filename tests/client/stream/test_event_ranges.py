@@ -6,18 +6,14 @@ from typing import Any, cast
 
 import pytest
 
-from segstore.client import Client, CutError, EventRange, ScalingPolicy, StreamConfig, StreamCut, StreamEvent, connect
+from segstore.client import Client, CutError, EventRange, ScalingPolicy, StreamConfig, StreamCut, StreamEvent
 from segstore.client.errors import ClientError, Closed, NoSuchStream, ProtocolViolation, SegmentTruncated
 from segstore.client.stream import event_ranges
 from segstore.server.cluster import MockCluster
 from tests.client.segments import FAST_RETRY
-from tests.client.support import settings
+from tests.client.support import client
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
-
-
-def client(mock: MockCluster, **more: Any) -> Client:
-    return connect(f"tcp://{mock.controller_uri}", settings(**more))
 
 
 async def write(pravega: Client, first: int, count: int) -> None:
