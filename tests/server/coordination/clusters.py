@@ -76,7 +76,7 @@ class Cluster:
         self.service.expire(self.session_of(store).session_id)
 
 
-def played(**settings: Any) -> Callable[[Play[Cluster]], Callable[[], None]]:
+def played(**settings: Any) -> Callable[[Play[Cluster]], Callable[..., None]]:
     @asynccontextmanager
     async def two_stores() -> AsyncIterator[Cluster]:
         cluster = Cluster(**settings)

@@ -147,18 +147,17 @@ async def test_a_container_that_is_anothers_is_unloaded_at_once(cluster: Cluster
         (DirectoryUnusable(Path("data"), OSError(errno.ENOSPC, "No space left on device")), "No space left on device"),
     ],
 )
-def test_an_unexpected_error_while_owning_again_ends_the_store(error: Exception, said: str) -> None:
-    @played(session_expired_policy="reconnect", preload=True)
-    async def play(cluster: Cluster) -> None:
-        cluster.storage.fails = error
-        await opened_by_another(cluster)
-        await cluster.until(lambda: bool(cluster.first.reasons))
-        assert said in cluster.first.reasons[0]
-        assert cluster.first.serves == set()
-        cluster.storage.fails = None
-        await cluster.until(lambda: len(cluster.second.serves) == CONTAINERS)
-
-    play()
+@played(session_expired_policy="reconnect", preload=True)
+async def test_an_unexpected_error_while_owning_again_ends_the_store(
+    cluster: Cluster, error: Exception, said: str
+) -> None:
+    cluster.storage.fails = error
+    await opened_by_another(cluster)
+    await cluster.until(lambda: bool(cluster.first.reasons))
+    assert said in cluster.first.reasons[0]
+    assert cluster.first.serves == set()
+    cluster.storage.fails = None
+    await cluster.until(lambda: len(cluster.second.serves) == CONTAINERS)
 
 
 @pytest.mark.seed("57.4")
@@ -202,22 +201,20 @@ async def test_after_a_new_session_the_load_is_reported_again(cluster: Cluster) 
     assert msgspec.json.decode(node.data, type=LoadReport).containers <= 2
 
 
+class Busy(Store):
+    def load(self) -> LoadReport:
+        return LoadReport(containers=40)
+
+
 @pytest.mark.seed("57.6")
-def test_an_unowned_container_goes_to_the_store_with_least_to_do() -> None:
-    class Busy(Store):
-        def load(self) -> LoadReport:
-            return LoadReport(containers=40)
-
-    @played(rebalance=False)
-    async def play(cluster: Cluster) -> None:
-        busy = Busy("busy", cluster.service, cluster.storage, CONTAINERS, seed=7, rebalance=False)
-        await busy.ownership.start()
-        await cluster.first.ownership.stop()
-        await cluster.until(lambda: cluster.second.serves == {0, 1, 2, 3})
-        assert busy.serves == set()
-        await busy.ownership.stop()
-
-    play()
+@played(rebalance=False)
+async def test_an_unowned_container_goes_to_the_store_with_least_to_do(cluster: Cluster) -> None:
+    busy = Busy("busy", cluster.service, cluster.storage, CONTAINERS, seed=7, rebalance=False)
+    await busy.ownership.start()
+    await cluster.first.ownership.stop()
+    await cluster.until(lambda: cluster.second.serves == {0, 1, 2, 3})
+    assert busy.serves == set()
+    await busy.ownership.stop()
 
 
 @pytest.mark.seed("57.9")

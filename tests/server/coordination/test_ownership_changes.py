@@ -12,7 +12,7 @@ from segstore.server.store import Container
 from tests.looped import looped
 from tests.server.coordination.clusters import CONTAINERS, Cluster, opened_by_another, played, recorded
 from tests.server.coordination.stores import Store
-from tests.server.coordination.virtual_time import run
+from tests.server.coordination.virtual_time import in_virtual_time
 
 
 @played(session_expired_policy="reconnect")
@@ -38,27 +38,24 @@ async def test_a_waiter_for_a_condition_is_woken_by_the_change_that_makes_it_tru
 
 
 @looped("why", ["stopped", "failed"])
-def test_a_store_that_ends_serves_nothing_any_more_when_its_session_is_closed(why: str) -> None:
-    @played(session_expired_policy="reconnect")
-    async def play(cluster: Cluster) -> None:
-        session, served = cluster.session_of(cluster.first), list[set[int]]()
-        aclose = session.aclose
+@played(session_expired_policy="reconnect")
+async def test_a_store_that_ends_serves_nothing_any_more_when_its_session_is_closed(cluster: Cluster, why: str) -> None:
+    session, served = cluster.session_of(cluster.first), list[set[int]]()
+    aclose = session.aclose
 
-        async def watched() -> None:
-            served.append(cluster.first.serves)
-            await aclose()
+    async def watched() -> None:
+        served.append(cluster.first.serves)
+        await aclose()
 
-        session.aclose = watched  # type: ignore[method-assign]
-        if why == "failed":
-            cluster.storage.fails = ZeroDivisionError("a defect")
-            cluster.storage.fence[0]()
-            await cluster.until(lambda: cluster.first.ownership.shutdown_reason is not None)
-            cluster.storage.fails = None
-        else:
-            await cluster.first.ownership.stop()
-        assert served == [set()]
-
-    play()
+    session.aclose = watched  # type: ignore[method-assign]
+    if why == "failed":
+        cluster.storage.fails = ZeroDivisionError("a defect")
+        cluster.storage.fence[0]()
+        await cluster.until(lambda: cluster.first.ownership.shutdown_reason is not None)
+        cluster.storage.fails = None
+    else:
+        await cluster.first.ownership.stop()
+    assert served == [set()]
 
 
 @played(session_expired_policy="reconnect", preload=True, takeover_delay_ms=500)
@@ -147,33 +144,29 @@ async def test_a_container_is_taken_at_once_if_the_store_prefers_it_and_in_turn_
     assert await taken_after_s(cluster, 1) < 0.1, "it had it"
 
 
-def test_a_store_takes_its_containers_at_once_and_others_in_turn() -> None:
-    async def play() -> None:
-        cluster = Cluster(rebalance=False)
-        await cluster.first.ownership.start({1})
-        assert await taken_after_s(cluster, 1) < 0.1
-        await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
-        await cluster.first.ownership.stop()
-        await cluster.first.ownership.stop()
-        assert cluster.first.ownership.session is None
-        assert cluster.first.serves == set()
-        assert [cluster.service.get(container_path(each)) for each in range(CONTAINERS)] == [None] * CONTAINERS
-        cluster.service.close()
-
-    run(play())
+@in_virtual_time
+async def test_a_store_takes_its_containers_at_once_and_others_in_turn() -> None:
+    cluster = Cluster(rebalance=False)
+    await cluster.first.ownership.start({1})
+    assert await taken_after_s(cluster, 1) < 0.1
+    await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
+    await cluster.first.ownership.stop()
+    await cluster.first.ownership.stop()
+    assert cluster.first.ownership.session is None
+    assert cluster.first.serves == set()
+    assert [cluster.service.get(container_path(each)) for each in range(CONTAINERS)] == [None] * CONTAINERS
+    cluster.service.close()
 
 
-def test_a_store_does_not_start_without_the_coordination_service() -> None:
-    async def play() -> None:
-        cluster = Cluster()
-        cluster.service.pause()
-        with pytest.raises(Unreachable):
-            await cluster.first.ownership.start()
-        assert cluster.first.ownership.session is None
-        await cluster.first.ownership.stop()
-        cluster.service.close()
-
-    run(play())
+@in_virtual_time
+async def test_a_store_does_not_start_without_the_coordination_service() -> None:
+    cluster = Cluster()
+    cluster.service.pause()
+    with pytest.raises(Unreachable):
+        await cluster.first.ownership.start()
+    assert cluster.first.ownership.session is None
+    await cluster.first.ownership.stop()
+    cluster.service.close()
 
 
 @pytest.mark.seed("57.6")
@@ -277,55 +270,50 @@ async def test_a_container_lost_while_it_is_opened_and_then_refused_ends_no_stor
 
 
 @pytest.mark.seed("57.9")
-def test_an_owner_that_cannot_ask_for_the_first_time_asks_again_after_the_first_back_off() -> None:
-    async def play() -> None:
-        cluster = Cluster()
-        cluster.service.session_timeout_ms = 60_000
-        await cluster.first.ownership.start()
-        session = cluster.session_of(cluster.first)
-        get, asked, start_s = session.get, list[float](), asyncio.get_running_loop().time()
+@in_virtual_time
+async def test_an_owner_that_cannot_ask_for_the_first_time_asks_again_after_the_first_back_off() -> None:
+    cluster = Cluster()
+    cluster.service.session_timeout_ms = 60_000
+    await cluster.first.ownership.start()
+    session = cluster.session_of(cluster.first)
+    get, asked, start_s = session.get, list[float](), asyncio.get_running_loop().time()
 
-        async def counted(path: str, watch: Callable[[], None] | None = None) -> Any:
-            if path == container_path(0):
-                asked.append(round(asyncio.get_running_loop().time() - start_s, 1))
-                if session.cut:
-                    cluster.first.ownership.prefer(0)  # a reason to ask, but it has just been asked
-            return await get(path, watch)
+    async def counted(path: str, watch: Callable[[], None] | None = None) -> Any:
+        if path == container_path(0):
+            asked.append(round(asyncio.get_running_loop().time() - start_s, 1))
+            if session.cut:
+                cluster.first.ownership.prefer(0)  # a reason to ask, but it has just been asked
+        return await get(path, watch)
 
-        session.get = counted  # type: ignore[method-assign]
-        cluster.service.cut(session.session_id)
-        await asyncio.sleep(0.5)
-        assert asked == [0.0, 0.1, 0.3]
-        await asyncio.sleep(25)  # suspended by now, with a long back-off
-        tried = len(asked)
-        cluster.service.heal(session)
-        await asyncio.sleep(0.01)
-        assert len(asked) > tried, "a connection ends the back-off"
-        await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
-        await cluster.first.ownership.stop()
-        cluster.service.close()
-
-    run(play())
+    session.get = counted  # type: ignore[method-assign]
+    cluster.service.cut(session.session_id)
+    await asyncio.sleep(0.5)
+    assert asked == [0.0, 0.1, 0.3]
+    await asyncio.sleep(25)  # suspended by now, with a long back-off
+    tried = len(asked)
+    cluster.service.heal(session)
+    await asyncio.sleep(0.01)
+    assert len(asked) > tried, "a connection ends the back-off"
+    await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
+    await cluster.first.ownership.stop()
+    cluster.service.close()
 
 
 @looped("why", ["given up", "refused"])
-def test_a_late_node_of_an_older_session_is_not_taken_for_another_stores(why: str) -> None:
-    @played(session_expired_policy="reconnect", rebalance=False, takeover_delay_ms=2_000)
-    async def play(cluster: Cluster) -> None:
-        older = await cluster.service.connect()
-        await cluster.second.ownership.stop()
-        await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
-        if why == "refused":
-            cluster.storage.damaged[0] = "it is damaged"
-            cluster.storage.fence[0]()
-        else:
-            cluster.first.ownership.give_up(0)
-        await cluster.until(lambda: cluster.service.get(container_path(0)) is None)
-        await older.create(container_path(0), b"first", ephemeral=True)
-        await asyncio.sleep(60)
-        assert cluster.first.reasons == []
-        cluster.storage.damaged.clear()
-        cluster.service.expire(older.session_id)
-        await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
-
-    play()
+@played(session_expired_policy="reconnect", rebalance=False, takeover_delay_ms=2_000)
+async def test_a_late_node_of_an_older_session_is_not_taken_for_another_stores(cluster: Cluster, why: str) -> None:
+    older = await cluster.service.connect()
+    await cluster.second.ownership.stop()
+    await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
+    if why == "refused":
+        cluster.storage.damaged[0] = "it is damaged"
+        cluster.storage.fence[0]()
+    else:
+        cluster.first.ownership.give_up(0)
+    await cluster.until(lambda: cluster.service.get(container_path(0)) is None)
+    await older.create(container_path(0), b"first", ephemeral=True)
+    await asyncio.sleep(60)
+    assert cluster.first.reasons == []
+    cluster.storage.damaged.clear()
+    cluster.service.expire(older.session_id)
+    await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)

@@ -9,7 +9,7 @@ from segstore.server.coordination import CoordinationSession, InProcessCoordinat
 from segstore.server.coordination.errors import Unreachable
 from segstore.server.coordination.policy import backoff_s, new_session
 from tests.looped import looped
-from tests.server.coordination.virtual_time import run
+from tests.server.coordination.virtual_time import in_virtual_time
 
 
 class Failing:
@@ -36,21 +36,21 @@ class Failing:
         *(("reconnect", 3, 0, 1), ("reconnect", 3, 2, 3), ("reconnect", 3, 5, 3)),
     ],
 )
-def test_a_new_session_is_asked_for_as_the_policy_says(policy: Any, retries: int, failures: int, calls: int) -> None:
-    async def played() -> None:
-        service = InProcessCoordinator()
-        coordinator = Failing(service, failures)
-        settings = OwnershipSettings(session_expired_policy=policy, session_reconnect_retries=retries)
-        if failures > retries:
-            with pytest.raises(Unreachable, match="nobody answers"):
-                await new_session(coordinator, settings, Random(1))
-        else:
-            session = await new_session(coordinator, settings, Random(1))
-            assert (session is not None) == (calls > 0)
-        assert coordinator.calls == calls
-        service.close()
-
-    run(played())
+@in_virtual_time
+async def test_a_new_session_is_asked_for_as_the_policy_says(
+    policy: Any, retries: int, failures: int, calls: int
+) -> None:
+    service = InProcessCoordinator()
+    coordinator = Failing(service, failures)
+    settings = OwnershipSettings(session_expired_policy=policy, session_reconnect_retries=retries)
+    if failures > retries:
+        with pytest.raises(Unreachable, match="nobody answers"):
+            await new_session(coordinator, settings, Random(1))
+    else:
+        session = await new_session(coordinator, settings, Random(1))
+        assert (session is not None) == (calls > 0)
+    assert coordinator.calls == calls
+    service.close()
 
 
 @pytest.mark.seed("57.9")

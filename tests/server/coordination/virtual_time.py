@@ -1,15 +1,17 @@
 """An event loop whose time passes only when nothing is left to do: hours run in moments, the same each time."""
 
 import asyncio
+import functools
+import inspect
 import selectors
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar
+from typing import Any, Concatenate, TypeVar
 
-__all__ = ["Play", "played_in", "run", "until"]
+__all__ = ["Play", "in_virtual_time", "played_in", "run", "until"]
 
 T = TypeVar("T")
-Play = Callable[[T], Coroutine[Any, Any, None]]
+Play = Callable[Concatenate[T, ...], Coroutine[Any, Any, None]]
 
 
 class _Selector(selectors.SelectSelector):
@@ -46,18 +48,27 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def played_in(world: Callable[[], AbstractAsyncContextManager[T]]) -> Callable[[Play[T]], Callable[[], None]]:
-    """Returns a decorator for tests in virtual time, each of which is given a world of its own."""
+def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Decorates a test that runs in virtual time."""
 
-    def decorate(test: Play[T]) -> Callable[[], None]:
-        async def play() -> None:
+    @functools.wraps(test)
+    def test_function(**arguments: Any) -> None:
+        run(test(**arguments))
+
+    return test_function
+
+
+def played_in(world: Callable[[], AbstractAsyncContextManager[T]]) -> Callable[[Play[T]], Callable[..., None]]:
+    """Returns a decorator for tests in virtual time, whose first argument is a world of their own."""
+
+    def decorate(test: Play[T]) -> Callable[..., None]:
+        async def play(**arguments: Any) -> None:
             async with world() as given:
-                await test(given)
+                await test(given, **arguments)
 
-        def test_function() -> None:
-            run(play())
-
-        test_function.__name__ = test.__name__
-        return test_function
+        signature = inspect.signature(test)
+        play.__name__ = test.__name__
+        play.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])
+        return in_virtual_time(play)
 
     return decorate
