@@ -1,13 +1,14 @@
-"""Runs the server commands as processes, for the tests of these commands."""
+"""Runs commands for their tests: servers as processes, others in this process."""
 
 import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import uvloop
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from segstore.cli import main
 
@@ -51,8 +52,13 @@ def refusal(command: Sequence[str]) -> tuple[int, str]:
     return made.returncode, made.stderr
 
 
+def invoke(*words: object, **options: Any) -> Result:
+    """Runs a command in this process, and raises an error that the command does not expect."""
+    return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False, **options)
+
+
 def refusal_here(*words: str) -> tuple[int, str]:
     """The exit status and the standard error of a command that ends before it starts, run in this process."""
-    refused = CliRunner().invoke(main, words, prog_name="segstore")
+    refused = invoke(*words, prog_name="segstore")
     assert refused.stdout == ""
     return refused.exit_code, refused.stderr

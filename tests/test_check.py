@@ -7,13 +7,12 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner
 
 from segstore.check import Report, check, records_of, reduced
-from segstore.cli import main
 from segstore.traces import TraceFile, judged, write_trace
 from segstore.wire.history import RULES, Broken, Key, Place, Verdicts, judge
 from segstore.wire.trace import Damage, Direction, Metadata, Record, RecordKind
+from tests.processes import invoke
 from tests.wire.history.support import lines_of
 
 FIXTURES = Path(__file__).parent.parent / "fixtures" / "traces"
@@ -36,8 +35,8 @@ def with_loose_bytes(path: Path) -> Path:
 
 
 def run(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(main, ["check", *map(str, arguments)])
-    return result.exit_code if result.return_value is None else result.return_value, result.output
+    result = invoke("check", *arguments)
+    return result.exit_code, result.output
 
 
 @pytest.mark.parametrize("form", ["trace.wtrace", "trace.jsonl"])
@@ -176,6 +175,6 @@ def test_wrong_input_is_refused(tmp_path: Path, content: bytes | None, fact: str
     path = tmp_path / "input.jsonl"
     if content is not None:
         path.write_bytes(content)
-    result = CliRunner().invoke(main, ["check", str(path)], standalone_mode=True)
+    result = invoke("check", path)
     assert result.exit_code == 2
     assert fact in result.output

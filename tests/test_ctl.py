@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 from click.shell_completion import ShellComplete
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from segstore.cli import main
 from segstore.testing import RunningServer, ServerThread
@@ -22,7 +22,7 @@ from segstore.traces import TraceFile
 from segstore.wire import CreateSegment, Hello, SegmentCreated, encode
 from segstore.wire.trace import RecordKind
 from tests.looped import looped
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, invoke
 
 Run = Callable[..., Result]
 
@@ -48,7 +48,7 @@ def run(server: RunningServer) -> Run:
     server.reset()
 
     def ctl(*given: str) -> Result:
-        return CliRunner().invoke(main, ["ctl", "--url", server.http_url, *given])
+        return invoke("ctl", "--url", server.http_url, *given)
 
     return ctl
 
@@ -64,10 +64,8 @@ def test_rules_are_added_listed_released_and_removed(run: Run, tmp_path: Path) -
     assert run("faults", "release", "held reads").output == "released: 0\n"
     assert run("faults", "remove", "held reads").exit_code == 0
     missing = run("faults", "release", "held reads")
-    assert (missing.exit_code, missing.output) == (
-        1,
-        "segstore: no rule has the name 'held reads'; there are no rules\n",
-    )
+    assert missing.exit_code == 1
+    assert missing.output == "segstore: no rule has the name 'held reads'; there are no rules\n"
     rules.write_text("rules: [{do: nothing}]", encoding="utf-8")
     wrong = run("faults", "add", "-f", str(rules))
     assert (wrong.exit_code, wrong.output.count("\n"), "rules.yaml: line 1" in wrong.output) == (1, 1, True)
@@ -141,7 +139,7 @@ def test_a_store_of_several_is_steered() -> None:
         url = servers.serve(stores=2, containers=2, http_port=0).http_url
 
         def stores(*words: str) -> Any:
-            answer = CliRunner().invoke(main, ["ctl", "--url", url, "--json", "stores", *words])
+            answer = invoke("ctl", "--url", url, "--json", "stores", *words)
             assert answer.exit_code == 0, answer.output
             return json.loads(answer.output)
 
@@ -154,7 +152,7 @@ def test_a_store_of_several_is_steered() -> None:
         while stores("list")["stores"][1]["serving"]:
             assert time.monotonic() < until
             time.sleep(0.02)
-        refused = CliRunner().invoke(main, ["ctl", "--url", url, "stores", "expire-session", "1"])
+        refused = invoke("ctl", "--url", url, "stores", "expire-session", "1")
         assert (refused.exit_code, "store 1 has no session" in refused.output) == (1, True)
         assert stores("start", "1") == before
 
@@ -190,10 +188,8 @@ def test_traffic_is_recorded_and_downloaded_in_each_form(run: Run, server: Runni
     assert run("record", "list").output.splitlines()[1].startswith("mine  false ")
     assert run("record", "delete", "mine").exit_code == 0
     missing = run("record", "download", "mine", str(tmp_path / "new.wtrace"))
-    assert (missing.exit_code, missing.output) == (
-        1,
-        "segstore: no recording has the name 'mine'; there are no recordings\n",
-    )
+    assert missing.exit_code == 1
+    assert missing.output == "segstore: no recording has the name 'mine'; there are no recordings\n"
     assert not (tmp_path / "new.wtrace").exists()
 
 
@@ -249,7 +245,7 @@ def test_what_a_cluster_holds_is_listed_and_shown(run: Run, server: RunningServe
         entries = {"entries": [{"key": {"base64": "/wA="}, "value": {"json": {"c": 1}}}]}
         assert http.post("/v1/tables/scope/kv/entries", json=entries).is_success
     assert run("scopes", "list").output == "scope\nscope\n"
-    follows = CliRunner().invoke(main, ["ctl", "scopes", "list", "--url", server.http_url])
+    follows = invoke("ctl", "scopes", "list", "--url", server.http_url)
     assert follows.output == "scope\nscope\n"
     assert "tables: 1\n" in run("scopes", "show", "scope").output
     assert run("streams", "list", "scope").output.splitlines()[1].split() == ["stream", "false", "0", "2", "1"]
@@ -283,15 +279,15 @@ def test_what_a_cluster_holds_is_listed_and_shown(run: Run, server: RunningServe
 
 @looped("url", ["https://127.0.0.1:1", "127.0.0.1:80", "http://a@127.0.0.1:1", "http://127.0.0.1/v1"])
 def test_a_url_that_is_none_is_refused(url: str) -> None:
-    found = CliRunner().invoke(main, ["ctl", "--url", url, "reset"])
+    found = invoke("ctl", "--url", url, "reset")
     assert (found.exit_code, "a URL is http://HOST:PORT" in found.output) == (2, True)
 
 
 def test_a_server_that_is_not_there_is_named_in_one_line(server: RunningServer) -> None:
-    gone = CliRunner().invoke(main, ["ctl", "--url", "http://127.0.0.1:1", "reset"])
+    gone = invoke("ctl", "--url", "http://127.0.0.1:1", "reset")
     hint = "start the server with --http-port, or give its address with --url"
     assert (gone.exit_code, gone.output) == (1, f"segstore: http://127.0.0.1:1: Connection refused; {hint}\n")
-    other = CliRunner().invoke(main, ["ctl", "--url", f"http://127.0.0.1:{server.port}", "reset"])
+    other = invoke("ctl", "--url", f"http://127.0.0.1:{server.port}", "reset")
     assert (other.exit_code, other.output.count("\n")) == (1, 1)
 
 
@@ -312,7 +308,7 @@ def test_a_server_of_another_kind_is_refused_by_every_command() -> None:
         url = f"http://127.0.0.1:{server.server_port}"
         for command in ("faults list", "read a", "reset", "wait", "keep", "scopes show a", "snapshot take a"):
             for body in (b"[]", b"1", b"null", b"{}", b'{"rules": 1}'):
-                ran = CliRunner().invoke(main, ["ctl", *command.split(), "--url", url])
+                ran = invoke("ctl", *command.split(), "--url", url)
                 assert (ran.exit_code, ran.stderr.count("\n")) == (1, 1), (command, body, ran.output)
                 assert ran.stderr.startswith(f"segstore: {url}: this is not the HTTP API")
         server.shutdown()
@@ -321,7 +317,7 @@ def test_a_server_of_another_kind_is_refused_by_every_command() -> None:
 def test_the_port_of_the_rest_api_is_refused_with_the_option_of_the_right_one(server: RunningServer) -> None:
     said = "this is not the HTTP API, whose port --http-port sets and --announce json shows as http"
     for command in ("scopes show scope", "--json scopes list", "faults remove", "api GET faults"):
-        found = CliRunner().invoke(main, ["ctl", "--url", server.rest_url, *command.split()])
+        found = invoke("ctl", "--url", server.rest_url, *command.split())
         assert found.output == f"segstore: {server.rest_url} answered 404 Not Found: {said}\n"
         assert found.exit_code == 1
 

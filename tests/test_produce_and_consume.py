@@ -17,16 +17,14 @@ from tempfile import TemporaryFile
 from typing import NamedTuple
 
 import pytest
-from click.testing import CliRunner
 
-from segstore.cli import main
 from segstore.cli.pravega.formats import EventPlace, as_json, formatter, unescaped
 from segstore.cli.pravega.running import _chunks
 from segstore.client import StreamCut
 from segstore.client.sync import connect
 from segstore.testing import ServerThread
 from tests.looped import looped
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, invoke
 
 PAGE = (Path(__file__).parent.parent / "docs" / "how-to" / "produce-and-consume.md").read_text(encoding="utf-8")
 SEGSTORE = (sys.executable, "-m", "segstore")
@@ -61,7 +59,7 @@ def run(uri: str, grpc_runs: None) -> Run:
         with TemporaryFile() as file:
             file.write(given)
             file.seek(0)
-            result = CliRunner().invoke(main, arguments, input=file, env={"SEGSTORE_CONTROLLER": uri})
+            result = invoke(*arguments, input=file, env={"SEGSTORE_CONTROLLER": uri})
         return Done(result.exit_code, result.stdout_bytes, result.stderr_bytes)
 
     assert segstore("admin", "scopes", "create", "a").returncode == 0
@@ -283,10 +281,8 @@ def test_a_terminal_shows_control_characters_escaped(uri: str, run: Run, stream:
 
 def test_what_is_there_is_managed(run: Run, stream: str, uri: str) -> None:
     assert run("admin", "streams", "create", stream).stderr == f"segstore: stream {stream} exists\n".encode()
-    assert (
-        run("admin", "streams", "update", stream, "--event-rate", "10", "--factor", "3", "--keep-bytes", "9").returncode
-        == 0
-    )
+    policies = ("--event-rate", "10", "--factor", "3", "--keep-bytes", "9")
+    assert run("admin", "streams", "update", stream, *policies).returncode == 0
     shown = json.loads(run("admin", "--json", "streams", "show", stream).stdout)
     assert (shown["scaling"], shown["retention"]) == ("10 events/s, factor 3", "at least 9 bytes")
     assert run("admin", "streams", "seal", stream).returncode == 0
@@ -375,7 +371,7 @@ def test_transactions_are_listed_shown_committed_and_aborted(uri: str, run: Run,
     ],
 )
 def test_wrong_options_end_with_status_2_and_one_sentence(arguments: tuple[str, ...], says: str, uri: str) -> None:
-    refused = CliRunner().invoke(main, arguments, env={"SEGSTORE_CONTROLLER": uri})
+    refused = invoke(*arguments, env={"SEGSTORE_CONTROLLER": uri})
     assert (refused.exit_code, refused.stdout) == (2, "")
     assert says.lower() in refused.stderr.lower()
     assert (refused.stderr.count("\n"), "secret" in refused.stderr) == (1, False)
@@ -383,7 +379,7 @@ def test_wrong_options_end_with_status_2_and_one_sentence(arguments: tuple[str, 
 
 def test_an_unreachable_controller_is_named_in_one_sentence() -> None:
     options = ("-b", "tcp://127.0.0.1:1", "-X", "refused_timeout_ms=50")
-    refused = CliRunner().invoke(main, ["consume", "a/s", *options])
+    refused = invoke("consume", "a/s", *options)
     assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1)
     assert "no controller could be reached" in refused.stderr
 

@@ -7,13 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from segstore.cli import main
 from segstore.testing import ServerThread
 from segstore.traces import Recording, TraceFile, UnknownSuffix
 from segstore.wire import Hello, SealSegment, encode
 from segstore.wire.trace import Direction, Metadata, read_lines
+from tests.processes import invoke
 from tests.test_serving import PATIENCE_S, SERVE, served
 
 HELLO = encode(Hello(17, 5))
@@ -126,10 +125,6 @@ def test_serve_announces_itself_on_standard_error_if_it_records_to_standard_outp
     assert [json.loads(line).get("type") for line in out.splitlines()] == [None, None, "HELLO", "HELLO", None]
 
 
-def shown(command: str, path: Path) -> str:
-    return CliRunner().invoke(main, ["trace", command, str(path)]).stdout
-
-
 def test_serve_records_what_clients_did_and_never_over_another_file(tmp_path: Path) -> None:
     path = tmp_path / "a.wtrace"
     with served("--announce", "json", "--record", str(path)) as store:
@@ -139,11 +134,11 @@ def test_serve_records_what_clients_did_and_never_over_another_file(tmp_path: Pa
             while b"scope/none/0" not in received:
                 received += peer.recv(4096)
         assert store.end() == 0
-    lines = [line.split(maxsplit=3)[1:] for line in shown("show", path).splitlines()]
+    lines = [line.split(maxsplit=3)[1:] for line in invoke("trace", "show", path).stdout.splitlines()]
     assert [line[:2] for line in lines] == [["#1", way] for way in ">>><<>>"]
     said = [line[2].split()[0] for line in lines]
     assert said == ["opened", "HELLO", "SEAL_SEGMENT", "HELLO", "NO_SUCH_SEGMENT", "2", "closed"]
-    assert "recorded by segstore " in shown("stats", path)
+    assert "recorded by segstore " in invoke("trace", "stats", path).stdout
     before = path.read_bytes()
     assert b"secret" not in before
     refused = subprocess.run(
@@ -162,6 +157,6 @@ def test_serve_keeps_tokens_in_a_recording_if_they_are_asked_for(tmp_path: Path)
             while b"scope/none/0" not in peer.recv(4096):
                 pass
         assert store.end() == 0
-    assert "delegation_token=<6 characters>" in shown("show", path)
+    assert "delegation_token=<6 characters>" in invoke("trace", "show", path).stdout
     assert b"secret" in path.read_bytes()
     assert path.stat().st_mode & 0o777 == 0o600

@@ -8,7 +8,6 @@ checkpoints, batch reads, large events (the writer's random id is the name of an
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Iterator
@@ -17,10 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from click.testing import CliRunner
 from google.protobuf import json_format
 
-from segstore.cli import main
 from segstore.client import Client, TableConfig, TableEntry, TableKey, TransactionStatus, connect
 from segstore.client.errors import ConditionFailed, NoSuchStream, SegmentTruncated
 from segstore.server.replay import TraceServer
@@ -30,7 +27,7 @@ from segstore.wire.controller_api import METHODS
 from segstore.wire.hashing import position_of
 from segstore.wire.trace import Call, Metadata, Record
 from tests.client.support import settings
-from tests.processes import PATIENCE_S
+from tests.processes import PATIENCE_S, invoke
 from tests.server.replay.test_calls import one_by_one
 from tests.test_trace_fixtures import REFERENCE, read
 
@@ -161,8 +158,7 @@ def served(trace: Path) -> Iterator[str]:
 
 def segstore(uri: str, *arguments: str) -> tuple[int, str, str]:
     """The exit status, output and errors of a command."""
-    environment = os.environ | {"SEGSTORE_CONTROLLER": uri}
-    result = CliRunner().invoke(main, arguments, env=environment)
+    result = invoke(*arguments, env={"SEGSTORE_CONTROLLER": uri})
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -7,24 +7,18 @@ import subprocess
 import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import grpc
 import httpx
 import pytest
-import uvloop
-from click.testing import CliRunner, Result
 
-from segstore.cli.commands import main
 from segstore.traces import write_trace
 from segstore.wire import encode
 from segstore.wire.controller_api import METHODS
 from segstore.wire.trace import Metadata
-from tests.processes import started
+from tests.processes import invoke, started
 from tests.server.support import HELLO, SEGMENT, create, set_up
 from tests.server.traffic import dialogue
-
-uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
 
 
 @pytest.fixture
@@ -35,10 +29,6 @@ def trace(tmp_path: Path) -> Path:
 def replaying(trace: Path, *options: str) -> AbstractContextManager[tuple[subprocess.Popen[str], str]]:
     """A running `segstore replay`, and its announcement."""
     return started([sys.executable, "-m", "segstore", "replay", str(trace), "--port", "0", *options])
-
-
-def run(*arguments: Any) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def test_calls_of_a_trace_are_answered_and_what_is_no_call_is_reported(trace: Path) -> None:
@@ -75,7 +65,7 @@ def test_calls_of_a_trace_are_answered_and_what_is_no_call_is_reported(trace: Pa
 def test_a_trace_is_served_and_what_was_not_asked_is_said(trace: Path) -> None:
     with replaying(trace) as (process, line):
         where = line.removeprefix("segstore listens: segment store ").strip()
-        result = run("send", trace, "--to", where)
+        result = invoke("send", trace, "--to", where)
         process.send_signal(signal.SIGTERM)
         out, said = process.communicate(timeout=20)
     assert result.exit_code == 0
@@ -117,7 +107,7 @@ def test_problems_of_a_replay_are_listed_by_its_http_port(trace: Path) -> None:
         with socket.create_connection((host, int(port)), 20) as client, client.makefile("rb") as heard:
             client.sendall(encode(HELLO) + encode(create("scope/stream/1")))
             assert heard.read() == encode(HELLO)
-        listed = run("ctl", "--url", url, "problems")
+        listed = invoke("ctl", "--url", url, "problems")
         process.send_signal(signal.SIGTERM)
         said, problems = process.communicate(timeout=20)
         assert process.returncode == 1
@@ -150,7 +140,7 @@ def test_what_of_a_client_does_not_decode_is_said(trace: Path) -> None:
         said = process.communicate(timeout=20)[1]
     expected = "records of clients left out: 1; on connection 1: "
     assert said.startswith(expected)
-    assert run("explore", trace).stderr.startswith(expected)
+    assert invoke("explore", trace).stderr.startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +156,7 @@ def test_what_of_a_client_does_not_decode_is_said(trace: Path) -> None:
     ],
 )
 def test_options_that_contradict_are_refused_in_a_sentence(trace: Path, arguments: list[str], says: str) -> None:
-    result = run("replay", trace, *arguments)
+    result = invoke("replay", trace, *arguments)
     assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
     assert says in result.output
 
@@ -175,5 +165,5 @@ def test_options_that_contradict_are_refused_in_a_sentence(trace: Path, argument
 def test_a_trace_without_requests_is_no_script(tmp_path: Path, command: list[str]) -> None:
     empty = tmp_path / "empty.jsonl"
     write_trace(empty, [], Metadata)
-    result = run(*command, empty)
+    result = invoke(*command, empty)
     assert (result.exit_code, result.output) == (1, f"segstore: {empty}: there is no request in it\n")

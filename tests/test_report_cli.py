@@ -4,13 +4,12 @@ from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
-from click.testing import CliRunner
 
-from segstore.cli.commands import main
 from segstore.cli.traces import report as report_cli
 from segstore.pipeline import session
 from segstore.wire.extras import pip_command
 from tests.looped import looped
+from tests.processes import invoke
 
 RECORDED = Path(__file__).parent.parent / "fixtures" / "traces"
 REPORT = ["trace", "report", "-o", "out"]
@@ -20,7 +19,7 @@ SEND = ["send", "--parts", "2", "--to", "127.0.0.1:1"]
 @pytest.mark.parametrize("arguments", [REPORT, SEND])
 def test_paths_that_name_no_trace_are_an_error_before_java_is_started(tmp_path: Path, arguments: list[str]) -> None:
     nowhere = str(tmp_path / "*.wtrace")
-    found = CliRunner().invoke(main, [*arguments, nowhere])
+    found = invoke(*arguments, nowhere)
     assert found.exit_code == 1
     assert f"{nowhere}: no such trace" in found.output
 
@@ -51,7 +50,7 @@ def test_the_most_informative_line_of_an_error_of_spark_is_reported(error: str, 
 def test_without_spark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
     monkeypatch.setattr(session, "find_spec", lambda name: None)
     trace = str(RECORDED / "write.jsonl")
-    found = CliRunner().invoke(main, [*arguments, trace])
+    found = invoke(*arguments, trace)
     assert found.exit_code == 1
     assert found.stderr == f"segstore: Spark is not installed: {pip_command('spark')}\n"
     assert not Path("out").exists()
@@ -60,7 +59,7 @@ def test_without_spark_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatc
 def test_a_master_is_no_option_of_the_local_engine(tmp_path: Path) -> None:
     trace = str(RECORDED / "write.jsonl")
     arguments = ["-o", str(tmp_path / "out"), "--engine", "local", "--master", "local[1]"]
-    found = CliRunner().invoke(main, ["trace", "report", trace, *arguments])
+    found = invoke("trace", "report", trace, *arguments)
     assert (found.exit_code, list(tmp_path.iterdir())) == (2, [])
     assert "--master is for --engine spark" in found.stderr
 
@@ -71,5 +70,5 @@ def test_traces_that_are_too_large_for_one_machine_are_analysed_on_spark(
     trace = RECORDED / "write.jsonl"
     monkeypatch.setattr(report_cli, "_LOCAL_BYTES", trace.stat().st_size - 1)
     monkeypatch.setattr(session, "session", MagicMock(side_effect=session.SparkMissing("Java", "Spark was asked for")))
-    found = CliRunner().invoke(main, ["trace", "report", str(trace), "-o", str(tmp_path / "out")])
+    found = invoke("trace", "report", trace, "-o", tmp_path / "out")
     assert found.stderr == "segstore: Spark was asked for\n"

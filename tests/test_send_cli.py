@@ -2,19 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
-from click.testing import CliRunner, Result
 
-from segstore.cli.commands import main
 from segstore.cli.traces.send import send_part
 from segstore.testing import ServerThread
 from segstore.traces import TraceFile
+from tests.processes import invoke
 from tests.server.traffic import dialogue
-
-uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay, which are no test's fault
 
 RECORDED = Path(__file__).parent.parent / "fixtures" / "traces"
 
@@ -22,10 +17,6 @@ RECORDED = Path(__file__).parent.parent / "fixtures" / "traces"
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     return dialogue(tmp_path)
-
-
-def run(*arguments: Any) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -42,7 +33,7 @@ def store(served: tuple[str, str]) -> str:
 
 
 def test_a_store_that_answers_as_in_the_trace_is_no_difference(trace: Path, store: str) -> None:
-    result = run("send", trace, "--to", store)
+    result = invoke("send", trace, "--to", store)
     assert (result.exit_code, result.stdout) == (0, "")
     assert "2 requests, 2 replies, 0 differ" in result.stderr
 
@@ -60,11 +51,11 @@ def test_calls_are_made_to_a_controller_or_their_number_and_the_option_are_print
     calls.write_text(trace.read_text().splitlines()[0] + "\n" + "\n".join(lines) + "\n")
     trace.write_text(trace.read_text() + "\n".join(lines) + "\n")
     left_out = "controller calls left out: 2; --to-controller HOST:PORT makes them"
-    found = run("send", trace, "--to", store)
+    found = invoke("send", trace, "--to", store)
     assert (found.exit_code, found.stderr.splitlines()) == (0, [left_out, "2 requests, 2 replies, 0 differ"])
     no_call = "records of controller calls left out: 1; record 3: the controller has no method 'makeTea'"
     for difference in (0, 1):
-        found = run("send", calls, "--to", store, "--to-controller", controller)
+        found = invoke("send", calls, "--to", store, "--to-controller", controller)
         summary = f"0 requests, 0 replies, 1 controller calls, {difference} differ"
         assert (found.exit_code, found.stderr.splitlines()) == (difference, [no_call, summary])
     assert "SCOPE_EXISTS came instead of OK" in found.stdout
@@ -74,12 +65,12 @@ def test_a_warning_names_credentials_that_are_sent_without_tls(
     trace: Path, served: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     to = ("send", trace, "--to", served[0], "--to-controller")
-    assert run(*to, "controller.invalid:1").exit_code == 0
+    assert invoke(*to, "controller.invalid:1").exit_code == 0
     monkeypatch.setenv("SEGSTORE_CLIENT_USERNAME", "ann")
     monkeypatch.setenv("SEGSTORE_CLIENT_PASSWORD", "secret")
-    run(*to, served[1])
+    invoke(*to, served[1])
     assert caplog.messages == []
-    run(*to, "controller.invalid:1")
+    invoke(*to, "controller.invalid:1")
     assert caplog.messages == [
         "credentials are sent to controller controller.invalid:1 unencrypted; tls:// encrypts them"
     ]
@@ -87,7 +78,7 @@ def test_a_warning_names_credentials_that_are_sent_without_tls(
 
 def test_a_difference_is_printed_with_field_and_bytes(trace: Path, store: str) -> None:
     trace.write_text(trace.read_text().replace('"high_version": 17', '"high_version": 16'))
-    result = run("send", trace, "--to", store)
+    result = invoke("send", trace, "--to", store)
     assert result.exit_code == 1
     assert "the reply to HELLO, HELLO: high_version is 17 instead of 16" in result.stdout
     assert "in the trace:" in result.stdout
@@ -96,7 +87,7 @@ def test_a_difference_is_printed_with_field_and_bytes(trace: Path, store: str) -
 
 def test_two_stores_are_compared_and_one_that_is_not_empty_is_hinted_at(trace: Path, store: str) -> None:
     # By another name, for it is the same store, in which the second time the segment is there.
-    result = run("send", trace, "--to", store, "--against", store.replace("127.0.0.1", "localhost"))
+    result = invoke("send", trace, "--to", store, "--against", store.replace("127.0.0.1", "localhost"))
     assert result.exit_code == 1
     said = (
         "SEGMENT_ALREADY_EXISTS came instead of SEGMENT_CREATED; a store is to be empty at the start, or it answers so"
@@ -128,7 +119,7 @@ TO = ["--to", "127.0.0.1:1"]
     ],
 )
 def test_options_that_contradict_are_refused_in_a_sentence(trace: Path, arguments: list[str], says: str) -> None:
-    result = run("send", trace, *(str(trace) if argument == "TRACE" else argument for argument in arguments))
+    result = invoke("send", trace, *(str(trace) if argument == "TRACE" else argument for argument in arguments))
     assert (result.exit_code, len(result.output.splitlines())) == (2, 1)
     assert says in result.output
 

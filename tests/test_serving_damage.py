@@ -9,9 +9,7 @@ from threading import Event
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from segstore.cli.commands import main
 from segstore.client import ClientSettings, connect
 from segstore.client.errors import PeerRefused
 from segstore.server import StoreSettings
@@ -21,6 +19,7 @@ from segstore.server.durable import ContainerEpoch, Durability, epochs_of
 from segstore.server.shared_folder import SharedFolder
 from segstore.wire.names import container_of
 from tests.cluster_processes import IMPATIENT
+from tests.processes import invoke
 from tests.server.coordination.zookeeper_server import PART
 from tests.server.support import PATIENCE_S
 
@@ -62,7 +61,7 @@ WELL = next(stream for stream in STREAMS if container(stream) != DAMAGED)
 
 def verified(data: Path) -> tuple[int, str, str]:
     """Status, standard output and standard error of `segstore verify`."""
-    found = CliRunner().invoke(main, ["verify", str(data)])
+    found = invoke("verify", data)
     return found.exit_code, found.stdout, found.stderr
 
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from segstore.cli import serving
-from segstore.cli.commands import main
 from segstore.cli.serve import serve
 from segstore.cli.settings import GROUPS, BadSetting, ServeSettings, groups, misspelt, read_settings, settings
 from segstore.server import StoreSettings
 from segstore.server.cluster import ClusterSettings, ZooKeeperSettings
 from segstore.server.coordination import OwnershipSettings
 from tests.looped import looped
+from tests.processes import invoke
 
 ALL = settings()
 
@@ -33,7 +33,7 @@ def read(file: Path | None = None, text: str = "", environment: dict[str, str] |
 
 
 def run(*options: str, environment: dict[str, str] | None = None) -> Result:
-    return CliRunner().invoke(main, ["serve", *options], env=environment)
+    return invoke("serve", *options, env=environment)
 
 
 def test_a_setting_is_in_one_group_and_leads_to_one_field() -> None:

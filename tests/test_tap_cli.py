@@ -11,9 +11,6 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 
-from click.testing import CliRunner
-
-from segstore.cli import main
 from segstore.cli.serving import pointers
 from segstore.client import connect
 from segstore.server import MockSegmentStore
@@ -23,7 +20,7 @@ from segstore.traces import TraceFile
 from segstore.wire.trace import RecordKind
 from tests.looped import looped
 from tests.ports import held_port
-from tests.processes import PATIENCE_S, Running, refusal, refusal_here, started
+from tests.processes import PATIENCE_S, Running, invoke, refusal, refusal_here, started
 from tests.server.support import HELLO, Peer, append, create, set_up
 from tests.server.traffic import Port, read_all
 
@@ -93,7 +90,7 @@ async def test_its_http_port_is_announced_and_ctl_steers_it(tmp_path: Path) -> N
             url = f"http://{tap.announced['http']}"
 
             async def ctl(*given: str) -> str:
-                return (await asyncio.to_thread(CliRunner().invoke, main, ["ctl", "--url", url, *given])).output
+                return (await asyncio.to_thread(invoke, "ctl", "--url", url, *given)).output
 
             assert await ctl("keep") == "last: 0\n"
             assert "name: run\n" in await ctl("record", "start", "run")

@@ -5,16 +5,12 @@ import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
-import uvloop
 from click import unstyle
-from click.testing import CliRunner
 
 from segstore import tap as tapping
-from segstore.cli.commands import main
 from segstore.cli.terminal import LogFormatter
 from segstore.wire import (
     CreateSegment,
@@ -30,11 +26,10 @@ from segstore.wire.controller_api import SERVICE
 from segstore.wire.controller_api import messages as m
 from segstore.wire.inspect import to_line
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind, event_data
+from tests.processes import invoke
 from tests.server.support import append, create, set_up
 from tests.test_serving import served
 from tests.wire.trace.traces import capture, record
-
-uvloop.new_event_loop().close()  # the first loop of a process opens pipes that stay open; no test should be blamed
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\x9b2J\x7f\r\u202egnp.exe\u2066\u200b\u2028\U000e0041"
 """Escape sequences of both kinds, direction marks, zero-width characters, line ends."""
@@ -62,12 +57,11 @@ def clean(shown: str) -> None:
     assert all(line.isprintable() for line in shown.split("\n")), shown
 
 
-def run(command: Any, *arguments: object) -> str:
+def run(*arguments: object) -> str:
     """The output of a command; asserts that it is clean, whatever the exit status."""
-    result = CliRunner().invoke(command, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    clean(result.output)
-    return result.output
+    output = invoke(*arguments).output
+    clean(output)
+    return output
 
 
 @pytest.fixture
@@ -77,7 +71,7 @@ def traces(tmp_path: Path) -> list[Path]:
     whole = tmp_path / f"{HOSTILE[2:]}\n.wtrace"
     whole.write_bytes(capture(records(), metadata=metadata))
     lines = tmp_path / f"{HOSTILE[2:]}\n.jsonl"
-    CliRunner().invoke(main, ["trace", "convert", str(whole), str(lines)])
+    invoke("trace", "convert", whole, lines)
     torn = tmp_path / f"torn{HOSTILE[2:]}.wtrace"
     torn.write_bytes(whole.read_bytes() + whole.read_bytes()[:40])
     broken = tmp_path / f"broken{HOSTILE[2:]}.jsonl"
@@ -91,7 +85,7 @@ def traces(tmp_path: Path) -> list[Path]:
 )
 def test_traces_are_shown_clean(traces: list[Path], command: list[str]) -> None:
     for path in traces:
-        shown = run(main, "trace", *command, path)
+        shown = run("trace", *command, path)
         assert "gnp.exe" in shown
         if "--json" in command:
             assert all(isinstance(json.loads(line), dict) for line in shown.splitlines() if line.startswith("{"))
@@ -101,18 +95,18 @@ def test_traces_are_compared_cut_and_replayed_clean(traces: list[Path], tmp_path
     whole, lines, *_ = traces
     other = tmp_path / "other.wtrace"
     other.write_bytes(capture([record(ReadSegment(f"{NAME}x", 0, 100, "", 7))]))
-    assert "gnp.exe" in run(main, "trace", "diff", whole, other)
+    assert "gnp.exe" in run("trace", "diff", whole, other)
     for path in traces:
-        run(main, "trace", "filter", path, tmp_path / "out.jsonl", "-f", "type = HELLO")
-        run(main, "trace", "convert", path, tmp_path / "out.wtrace", "--redact")
-        run(main, "send", path, "--to", "127.0.0.1:1")
-        run(main, "send", path, "--to", "127.0.0.1:1", "--against", "127.0.0.1:2")
-        run(main, "explore", path, "--filter", f"segment = '{HOSTILE}' and {HOSTILE}")
-        run(main, "trace", "report", path, "-o", path)
-    run(main, "trace", "show", lines, "-f", HOSTILE)
-    run(main, "trace", "show", tmp_path / HOSTILE[2:])
-    run(main, "trace", HOSTILE)
-    run(main, "trace", "convert", whole, tmp_path / f"x.{HOSTILE[2:]}")
+        run("trace", "filter", path, tmp_path / "out.jsonl", "-f", "type = HELLO")
+        run("trace", "convert", path, tmp_path / "out.wtrace", "--redact")
+        run("send", path, "--to", "127.0.0.1:1")
+        run("send", path, "--to", "127.0.0.1:1", "--against", "127.0.0.1:2")
+        run("explore", path, "--filter", f"segment = '{HOSTILE}' and {HOSTILE}")
+        run("trace", "report", path, "-o", path)
+    run("trace", "show", lines, "-f", HOSTILE)
+    run("trace", "show", tmp_path / HOSTILE[2:])
+    run("trace", HOSTILE)
+    run("trace", "convert", whole, tmp_path / f"x.{HOSTILE[2:]}")
 
 
 def test_frames_are_decoded_and_explained_clean(tmp_path: Path) -> None:
@@ -127,7 +121,7 @@ def test_frames_are_decoded_and_explained_clean(tmp_path: Path) -> None:
     ):
         path.write_bytes(content)
         for command in (["decode"], ["decode", "--json"], ["explain", "--show-tokens", "--full"], ["encode"]):
-            run(main, *command, path)
+            run(*command, path)
 
 
 FAULTS = [
@@ -149,7 +143,7 @@ def test_what_is_wrong_with_a_fault_file_is_said_clean(tmp_path: Path, monkeypat
         for suffix in (".yaml", ".json"):
             path = tmp_path / f"{HOSTILE[2:]}{suffix}"
             path.write_text(text)
-            said = run(main, "tap", "--store", "127.0.0.1:1", "--faults", path)
+            said = run("tap", "--store", "127.0.0.1:1", "--faults", path)
             assert said.startswith("segstore: ")
             assert len(said) < 3000
 
@@ -203,7 +197,7 @@ def test_colours_are_for_terminals_that_want_them(tmp_path: Path, monkeypatch: p
     shown = {}
     for name, color, no_color in (("pipe", False, ""), ("terminal", True, ""), ("refused", True, "1")):
         monkeypatch.setenv("NO_COLOR", no_color)
-        shown[name] = CliRunner().invoke(main, ["trace", "show", str(path)], color=color).stdout
+        shown[name] = invoke("trace", "show", path, color=color).stdout
     assert shown["refused"] == shown["pipe"]
     assert "\x1b" not in shown["pipe"]
     hello, failure = shown["terminal"].splitlines()

@@ -14,14 +14,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from segstore.cli.commands import main
 from segstore.explore import names_place, words_of
 from segstore.traces import write_trace
 from segstore.wire import Command, encode
 from segstore.wire.trace import Direction, Metadata, Record, RecordKind
 from tests.looped import looped
+from tests.processes import invoke
 from tests.server.support import HELLO, SEGMENT, append, create, set_up
 
 WRITES: list[Command] = [HELLO, create(), set_up(), append(1), append(2)]
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 
 
 def run(*arguments: Any) -> Result:
-    return CliRunner().invoke(main, ["explore", *map(str, arguments)])
+    return invoke("explore", *arguments)
 
 
 def write(path: Path, commands: list[Command]) -> None:
@@ -89,7 +89,7 @@ def test_what_breaks_is_reported_in_every_form(tmp_path: Path, client: Path) -> 
     assert f"segstore_explore(client, only={name!r}, timeout_s=10)" in result.stdout
     repeats = f"again: segstore explore --only {name!r} --stores 1 -- {sys.executable} {client}"
     assert repeats in result.stdout
-    shown = CliRunner().invoke(main, ["trace", "show", str(out / "finding-1.jsonl")])
+    shown = invoke("trace", "show", out / "finding-1.jsonl")
     assert "SETUP_APPEND" in shown.output
     assert 'href="page.runs/finding-1.html"' in page.read_text()
     assert (tmp_path / "page.runs" / "finding-1.html").is_file()

@@ -10,15 +10,14 @@ from uuid import UUID
 
 import fsspec
 import pytest
-from click.testing import CliRunner
 
-from segstore.cli.commands import main
 from segstore.pipeline.blocks import write_index
 from segstore.pipeline.storage import Storage
 from segstore.pipeline.trace.files import FileRange, RecordChunk, Skipped, find_files, plan
 from segstore.pipeline.trace.reading import read_piece
 from segstore.wire import DataAppended
 from segstore.wire.trace import MARK_BYTES, Record
+from tests.processes import invoke
 from tests.wire.trace.traces import capture, record
 
 RECORDS = [record(DataAppended(number, UUID(int=1), number, 0, 0), at=number) for number in range(300)]
@@ -105,7 +104,7 @@ def test_an_index_gives_the_blocks_that_the_headers_give(store: Any, tmp_path: P
     local = tmp_path / "a.wtrace"
     local.write_bytes(CAPTURE)
     expected = [piece[1:] for piece in plan([str(local)], 1000)]
-    result = CliRunner().invoke(main, ["trace", "index", str(local), PATH])
+    result = invoke("trace", "index", local, PATH)
     assert result.output == f"{local}.index: {len(starts())} blocks\n{PATH}.index: {len(starts())} blocks\n"
     assert result.exit_code == 0
     assert (tmp_path / "a.wtrace.index").read_bytes() == store.cat_file("/run/a.wtrace.index")
@@ -164,7 +163,7 @@ def test_an_index_that_does_not_belong_to_the_capture_is_ignored_with_the_reason
 
 def test_what_has_no_index_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.wtrace").write_bytes(b"something else")
-    result = CliRunner().invoke(main, ["trace", "index", str(tmp_path / "a.wtrace"), str(tmp_path / "b.wtrace")])
+    result = invoke("trace", "index", tmp_path / "a.wtrace", tmp_path / "b.wtrace")
     assert result.exit_code == 1
     assert "only captures have an index" in result.output
     assert "b.wtrace: No such file" in result.output

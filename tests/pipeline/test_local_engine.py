@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from fsspec.asyn import get_loop
 
-from segstore.cli.commands import main
 from segstore.pipeline import local_engine, session
 from segstore.pipeline.local_engine import LocalEngine, LocalTable, ProcessDied
 from segstore.pipeline.report import STEPS
@@ -30,6 +28,7 @@ from segstore.pipeline.trace.rows import trace_rows
 from segstore.wire.extras import pip_command
 from tests.pipeline.stores import http_store
 from tests.pipeline.trace.test_packets import mixed, written
+from tests.processes import invoke
 
 RECORDED = Path(__file__).parent.parent.parent / "fixtures" / "traces"
 TWO = 2 * local_engine._PROCESS_BYTES
@@ -180,7 +179,7 @@ def test_without_its_libraries_it_is_said_what_to_install(
 ) -> None:
     for module in (local_engine, session):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
-    said = CliRunner().invoke(main, ["trace", "report", str(RECORDED), "-o", str(tmp_path / "out"), "--engine", chosen])
+    said = invoke("trace", "report", RECORDED, "-o", tmp_path / "out", "--engine", chosen)
     assert said.exit_code == 1
     assert said.stderr == (f"segstore: a report needs DuckDB, PyArrow and Plotly: {pip_command('report')}\n")
     assert "'duckdb>=" in said.stderr
@@ -191,7 +190,7 @@ def test_an_error_of_duckdb_is_one_line_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace: Path
 ) -> None:
     monkeypatch.setattr(local_engine, "_MEMORY", "1MB")
-    said = CliRunner().invoke(main, ["trace", "report", str(trace), "-o", str(tmp_path / "out")])
+    said = invoke("trace", "report", trace, "-o", tmp_path / "out")
     assert said.exit_code == 1
     assert said.stderr.splitlines()[-1].startswith("segstore: Out of Memory Error: ")
     assert list(tmp_path.iterdir()) == []

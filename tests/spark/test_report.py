@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from segstore.check import check
-from segstore.cli.commands import main
 from segstore.cli.traces import report as report_cli
 from segstore.pipeline.replay_plan import PartOutcome, links, plan, replay
 from segstore.pipeline.report import STEPS
@@ -37,6 +36,7 @@ from tests.pipeline.planted import planted, soup
 from tests.pipeline.support import controller_calls, write_capture
 from tests.pipeline.test_check import compare
 from tests.pipeline.test_compressed import zstd
+from tests.processes import invoke
 from tests.spark import SPARK
 from tests.wire.trace.traces import frame, record
 
@@ -89,7 +89,7 @@ class CommandLine:
             patch.setattr(report_cli, "spark_session", shared)
             patch.setattr(sys.modules["segstore.cli.traces.send"], "spark_session", shared)
             patch.setattr("segstore.pipeline.report.report.LOCAL_TABLES_BYTES", local_tables_bytes)
-            return CliRunner().invoke(main, [*map(str, arguments)])
+            return invoke(*arguments)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def by_both(spark: SparkSession, traces: list[str], tmp_path_factory: pytest.Tem
 def made(traces: list[str], tmp_path_factory: pytest.TempPathFactory) -> Made:
     """By DuckDB alone. The reports of Spark are compared with those of DuckDB."""
     out = tmp_path_factory.mktemp("local") / "out" / "report"
-    return Made(out, traces, CliRunner().invoke(main, ["trace", "report", *traces, "-o", str(out)]))
+    return Made(out, traces, invoke("trace", "report", *traces, "-o", out))
 
 
 def test_every_row_equals_the_reference(made: Made) -> None:

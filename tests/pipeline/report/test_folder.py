@@ -6,11 +6,10 @@ import errno
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from segstore.cli.commands import main
 from segstore.pipeline import session
 from segstore.pipeline.report.folder import PAGE, ReportError, report_folder
+from tests.processes import invoke
 
 RECORDED = Path(__file__).parent.parent.parent.parent / "fixtures" / "traces" / "write.jsonl"
 
@@ -130,7 +129,7 @@ def test_a_folder_is_refused_before_spark_is_started(
     (tmp_path / "mine" / "file").write_text("kept")
     before = below(tmp_path)
     report = ["trace", "report", str(RECORDED), "--engine", "spark"]
-    said = CliRunner().invoke(main, [*report, "-o", str(tmp_path / out), *options])
+    said = invoke(*report, "-o", tmp_path / out, *options)
     assert said.exit_code == 1
     assert said.stderr == f"segstore: {tmp_path / out}: {says}\n"
     assert no_session == []

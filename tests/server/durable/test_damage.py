@@ -8,11 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from segstore.cli.commands import main
 from segstore.server.durable import DataDirectory, DataError, journal, verify
 from segstore.server.store import DataDamaged
+from tests.processes import invoke
 from tests.server.durable.support import RANDOM, checkpoint, make, running, write
 
 NAME = "scope/stream/0.#epoch.0"
@@ -160,11 +159,11 @@ def test_a_write_that_a_kill_cut_short_is_a_note_and_no_fault(crashed: Path, tmp
     begun = data[8:24] + struct.pack(">QQQ", 1 << 20, 1 << 20, 100_000) + bytes(4) + b"x" * 50_000
     data[end:] = begun + bytes(200_000)
     log.write_bytes(data)
-    found = CliRunner().invoke(main, ["verify", str(path)])
+    found = invoke("verify", path)
     assert found.exit_code == 0
     assert f"{log} ends with a write that was not finished" in found.stdout
     data[-1] = 1
     log.write_bytes(data)
-    found = CliRunner().invoke(main, ["verify", str(path)])
+    found = invoke("verify", path)
     assert found.exit_code == 1
     assert f"{log} has bytes in no group, from byte {end} on" in found.stderr

@@ -9,12 +9,11 @@ from typing import Any, Literal
 
 import httpx
 import pytest
-from click.testing import CliRunner
 
-from segstore.cli import main
 from segstore.explore import explore
 from segstore.server.faults import read_faults
 from segstore.testing import RunningServer, ServerThread
+from tests.processes import invoke
 from tests.view.samples import FIXTURES
 
 TRACE = FIXTURES / "traces" / "write.jsonl"
@@ -96,7 +95,7 @@ def http(server: RunningServer, path: str, method: str = "GET", body: Callable[[
 def command(*words: str, before: Callable[[str], object] = str) -> Ask:
     def ask(text: str) -> str:
         before(text)
-        result = CliRunner().invoke(main, [word.format(text) for word in words])
+        result = invoke(*(word.format(text) for word in words))
         return result.output if "can match" in result.output else ""
 
     return ask
