@@ -24,32 +24,30 @@ from segstore.wire import (
 )
 from segstore.wire.names import container_of
 from tests.looped import looped
-from tests.server.faults.traffic import APPENDS, PONG, HostName, acknowledged, hosted, stored, writer_of
+from tests.server.faults.traffic import APPENDS, PONG, Host, HostName, acknowledged, hosted, stored, writer_of
 from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, create, read, set_up
 
 
 @pytest.mark.parametrize(("at", "in_store"), [("before", 2), ("after", 3)])
 async def test_a_connection_closed_at_the_third_append_acknowledges_two_and_stores_the_third_only_if_closed_after_it(
-    kind: HostName, at: str, in_store: int
+    at: str, in_store: int, mock: Host, peer: Peer
 ) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=3, do=f"close {at}")
-        peer.send(append(1), append(2), append(3), append(4))
-        assert acknowledged(await peer.receive(5)) == [1, 2]
-        assert stored(mock) == 4 * in_store
-        assert [decision.action for decision in mock.faults.decisions] == [f"close {at}"]
-        async with await Peer.connect(mock) as again:
-            answers = await again.ask(HELLO, set_up())
-            assert answers[1] == AppendSetup(2, SEGMENT, WRITER, in_store), "the writer learns what was stored"
+    mock.faults.add(APPENDS, nth=3, do=f"close {at}")
+    peer.send(append(1), append(2), append(3), append(4))
+    assert acknowledged(await peer.receive(5)) == [1, 2]
+    assert stored(mock) == 4 * in_store
+    assert [decision.action for decision in mock.faults.decisions] == [f"close {at}"]
+    async with await Peer.connect(mock) as again:
+        answers = await again.ask(HELLO, set_up())
+        assert answers[1] == AppendSetup(2, SEGMENT, WRITER, in_store), "the writer learns what was stored"
 
 
-async def test_a_connection_can_end_in_the_middle_of_a_reply(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, do={"close": "after", "reply_bytes": 11})
-        peer.send(append(1))
-        whole = encode(DataAppended(3, WRITER, 1, -(2**63), 4))
-        assert await peer.closed() == whole[:11]
-        assert stored(mock) == 4
+async def test_a_connection_can_end_in_the_middle_of_a_reply(mock: Host, peer: Peer) -> None:
+    mock.faults.add(APPENDS, do={"close": "after", "reply_bytes": 11})
+    peer.send(append(1))
+    whole = encode(DataAppended(3, WRITER, 1, -(2**63), 4))
+    assert await peer.closed() == whole[:11]
+    assert stored(mock) == 4
 
 
 async def test_a_reset_is_felt_as_one(kind: HostName) -> None:
@@ -63,55 +61,52 @@ async def test_a_reset_is_felt_as_one(kind: HostName) -> None:
         assert stored(mock) == 0
 
 
-async def test_an_error_takes_the_place_of_the_store(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = READ_SEGMENT", nth=1, do={"error": "WrongHost", "fields": {"correct_host": "other:1"}})
-        peer.send(append(1), read(0), read(0, request_id=5))
-        _, refused, served = await peer.receive(3)
-        assert refused == WrongHost(4, SEGMENT, "other:1", "")
-        assert isinstance(served, SegmentRead)
-        (seen,) = mock.requests("failure", stage="refused")
-        assert (seen.reply, seen.faults) == ("WRONG_HOST", ("rule 1: error WRONG_HOST",))
+async def test_an_error_takes_the_place_of_the_store(mock: Host, peer: Peer) -> None:
+    mock.faults.add("type = READ_SEGMENT", nth=1, do={"error": "WrongHost", "fields": {"correct_host": "other:1"}})
+    peer.send(append(1), read(0), read(0, request_id=5))
+    _, refused, served = await peer.receive(3)
+    assert refused == WrongHost(4, SEGMENT, "other:1", "")
+    assert isinstance(served, SegmentRead)
+    (seen,) = mock.requests("failure", stage="refused")
+    assert (seen.reply, seen.faults) == ("WRONG_HOST", ("rule 1: error WRONG_HOST",))
 
 
 @pytest.mark.parametrize("at", ["before", "after"])
 @pytest.mark.parametrize("error", ["SegmentIsSealed", "WrongHost"])
 async def test_appends_that_came_with_one_that_a_rule_refuses_are_refused_as_it_is(
-    kind: HostName, error: str, at: str
+    kind: HostName, error: str, at: str, mock: Host, peer: Peer
 ) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=2, do={"error": error, "at": at})
-        other = UUID(int=77)
-        await peer.ask(set_up(writer_id=other))
-        peer.send(append(1), append(2), append(3), PONG, append(4), append(1, writer_id=other))
-        answers = await peer.receive(6)
-        refusal = reply_class(error).type_name
-        names = [answer.type_name for answer in answers]
-        assert names == ["DATA_APPENDED", refusal, refusal, "KEEP_ALIVE", refusal, "DATA_APPENDED"]
-        if error == "SegmentIsSealed":
-            assert [each.offset for each in answers if isinstance(each, SegmentIsSealed)] == [2, 3, 4]
-        # A tap forwards the appends behind the second before its reply comes: the store has applied them.
-        applied = {"before": 2, "after": 3 if kind == "store" else 5}[at]
-        assert stored(mock) == 4 * applied
-        refused = {"before": 3, "after": 2 if kind == "store" else 0}[at]
-        assert len(mock.requests(APPENDS, stage="refused")) == refused
-        again = await peer.ask(set_up(), append(5))
-        assert [each.type_name for each in again] == ["APPEND_SETUP", "DATA_APPENDED"]
-        peer.send(append(6))
-        assert acknowledged(await peer.receive(1)) == [6]
+    mock.faults.add(APPENDS, nth=2, do={"error": error, "at": at})
+    other = UUID(int=77)
+    await peer.ask(set_up(writer_id=other))
+    peer.send(append(1), append(2), append(3), PONG, append(4), append(1, writer_id=other))
+    answers = await peer.receive(6)
+    refusal = reply_class(error).type_name
+    names = [answer.type_name for answer in answers]
+    assert names == ["DATA_APPENDED", refusal, refusal, "KEEP_ALIVE", refusal, "DATA_APPENDED"]
+    if error == "SegmentIsSealed":
+        assert [each.offset for each in answers if isinstance(each, SegmentIsSealed)] == [2, 3, 4]
+    # A tap forwards the appends behind the second before its reply comes: the store has applied them.
+    applied = {"before": 2, "after": 3 if kind == "store" else 5}[at]
+    assert stored(mock) == 4 * applied
+    refused = {"before": 3, "after": 2 if kind == "store" else 0}[at]
+    assert len(mock.requests(APPENDS, stage="refused")) == refused
+    again = await peer.ask(set_up(), append(5))
+    assert [each.type_name for each in again] == ["APPEND_SETUP", "DATA_APPENDED"]
+    peer.send(append(6))
+    assert acknowledged(await peer.receive(1)) == [6]
 
 
 @pytest.mark.parametrize(("do", "applied"), [("drop", 0), ("drop reply", 1)])
 async def test_a_dropped_request_is_not_executed_and_one_whose_reply_is_dropped_was(
-    kind: HostName, do: str, applied: int
+    do: str, applied: int, mock: Host, peer: Peer
 ) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, do=do)
-        peer.send(append(1), PONG)
-        assert await peer.receive(1) == [PONG]
-        assert stored(mock) == 4 * applied
-        assert len(mock.requests(APPENDS, stage="applied")) == applied
-        assert mock.requests(APPENDS, stage="replied") == []
+    mock.faults.add(APPENDS, do=do)
+    peer.send(append(1), PONG)
+    assert await peer.receive(1) == [PONG]
+    assert stored(mock) == 4 * applied
+    assert len(mock.requests(APPENDS, stage="applied")) == applied
+    assert mock.requests(APPENDS, stage="replied") == []
 
 
 async def test_a_byte_of_a_reply_can_be_changed(kind: HostName) -> None:
@@ -152,30 +147,28 @@ async def test_a_round_trip_takes_its_time_without_slowing_the_store(kind: HostN
         assert {request.latency_ns for request in mock.requests()} == {40_000_000}
 
 
-async def test_held_traffic_continues_when_it_is_released(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, nth=2, do="hold", name="second")
-        peer.send(append(1), append(2), append(3))
-        await mock.faults.wait_held("second")
-        assert acknowledged(await peer.receive(1)) == [1]
-        assert stored(mock) == 4
-        assert mock.faults.release("second") == 1
-        assert acknowledged(await peer.receive(2)) == [2, 3]
-        assert mock.faults.held("second") == 0
+async def test_held_traffic_continues_when_it_is_released(mock: Host, peer: Peer) -> None:
+    mock.faults.add(APPENDS, nth=2, do="hold", name="second")
+    peer.send(append(1), append(2), append(3))
+    await mock.faults.wait_held("second")
+    assert acknowledged(await peer.receive(1)) == [1]
+    assert stored(mock) == 4
+    assert mock.faults.release("second") == 1
+    assert acknowledged(await peer.receive(2)) == [2, 3]
+    assert mock.faults.held("second") == 0
 
 
-async def test_disabling_a_rule_releases_what_it_holds_and_enabling_it_holds_again(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add(APPENDS, do="hold", name="held")
-        peer.send(append(1))
-        await mock.faults.wait_held("held")
-        mock.faults.disable("held")
-        assert acknowledged(await peer.receive(1)) == [1]
-        assert acknowledged(await peer.ask(append(2))) == [2]
-        mock.faults.enable("held")
-        peer.send(append(3))
-        await mock.faults.wait_held("held")
-        assert stored(mock) == 8
+async def test_disabling_a_rule_releases_what_it_holds_and_enabling_it_holds_again(mock: Host, peer: Peer) -> None:
+    mock.faults.add(APPENDS, do="hold", name="held")
+    peer.send(append(1))
+    await mock.faults.wait_held("held")
+    mock.faults.disable("held")
+    assert acknowledged(await peer.receive(1)) == [1]
+    assert acknowledged(await peer.ask(append(2))) == [2]
+    mock.faults.enable("held")
+    peer.send(append(3))
+    await mock.faults.wait_held("held")
+    assert stored(mock) == 8
 
 
 async def test_a_store_that_stops_does_not_wait_for_what_is_held(kind: HostName) -> None:
@@ -214,14 +207,13 @@ async def test_a_rule_on_replies_acts_on_the_reply_that_fits(kind: HostName) -> 
         ]
 
 
-async def test_the_answer_of_a_read_that_waited_is_a_reply_too(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        mock.faults.add("type = SEGMENT_READ and latency >= 0s", on="reply", do="WrongHost")
-        peer.send(read(0))
-        await mock.wait_for("type = READ_SEGMENT", stage="received")
-        peer.send(append(1))
-        answers = await peer.receive(2)
-        assert {answer.type_name for answer in answers} == {"WRONG_HOST", "DATA_APPENDED"}
+async def test_the_answer_of_a_read_that_waited_is_a_reply_too(mock: Host, peer: Peer) -> None:
+    mock.faults.add("type = SEGMENT_READ and latency >= 0s", on="reply", do="WrongHost")
+    peer.send(read(0))
+    await mock.wait_for("type = READ_SEGMENT", stage="received")
+    peer.send(append(1))
+    answers = await peer.receive(2)
+    assert {answer.type_name for answer in answers} == {"WRONG_HOST", "DATA_APPENDED"}
 
 
 async def test_the_same_workload_gives_the_same_log_twice(kind: HostName) -> None:

@@ -26,86 +26,82 @@ from segstore.wire import (
 )
 from segstore.wire.blocks import Append
 from tests.looped import looped
-from tests.server.faults.traffic import APPENDS, PONG, HostName, acknowledged, hosted, stored, writer_of
+from tests.server.faults.traffic import APPENDS, PONG, Host, HostName, acknowledged, hosted, stored, writer_of
 from tests.server.support import HELLO, SEGMENT, WRITER, FakeClock, Peer, append, read, set_up, until
 
 INFO = GetStreamSegmentInfo(9, SEGMENT, "")
 APPEND = Append(SEGMENT, WRITER, 1, 1, memoryview(b"data"), None, 3)
 
 
-async def test_a_function_that_decides_nothing_has_the_request_executed(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        given: list[FaultRequest] = []
+async def test_a_function_that_decides_nothing_has_the_request_executed(mock: Host, peer: Peer) -> None:
+    given: list[FaultRequest] = []
 
-        @mock.fault(APPENDS, nth=2)
-        def second(request: FaultRequest) -> None:
-            given.append(request)
+    @mock.fault(APPENDS, nth=2)
+    def second(request: FaultRequest) -> None:
+        given.append(request)
 
-        peer.send(append(1), append(2, b"late"), append(3))
-        await until(lambda: stored(mock) == 12)
-        (request,) = given
-        assert (request.rule, request.seen.event_number, request.seen.segments) == ("second", 2, (SEGMENT,))
-        assert request.command.data == b"late"  # type: ignore[union-attr]  # it is an append
-        assert [decision.action for decision in mock.faults.decisions] == ["call second"]
-
-
-async def test_a_function_answers_with_a_command_or_a_name(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-
-        @mock.fault("type = GET_STREAM_SEGMENT_INFO")
-        def answered(request: FaultRequest) -> None:
-            if request.seen.number % 2:
-                request.answer(WrongHost(request_id=9, segment=SEGMENT, correct_host="there:1"))
-            else:
-                request.answer("NoSuchSegment", offset=7)
-
-        found = {type(each): each for each in [*await peer.ask(INFO), *await peer.ask(INFO)]}
-        assert found.keys() == {WrongHost, NoSuchSegment}
-        assert found[WrongHost].correct_host == "there:1"  # type: ignore[attr-defined]
-        assert (found[NoSuchSegment].segment, found[NoSuchSegment].offset) == (SEGMENT, 7)  # type: ignore[attr-defined]
+    peer.send(append(1), append(2, b"late"), append(3))
+    await until(lambda: stored(mock) == 12)
+    (request,) = given
+    assert (request.rule, request.seen.event_number, request.seen.segments) == ("second", 2, (SEGMENT,))
+    assert request.command.data == b"late"  # type: ignore[union-attr]  # it is an append
+    assert [decision.action for decision in mock.faults.decisions] == ["call second"]
 
 
-async def test_a_refused_append_has_to_be_set_up_again_and_a_pretended_one_has_not(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
+async def test_a_function_answers_with_a_command_or_a_name(mock: Host, peer: Peer) -> None:
 
-        @mock.fault(APPENDS, nth=1)
-        def pretended(request: FaultRequest) -> None:
-            request.answer(DataAppended(3, WRITER, 1, -(2**63), 4))
+    @mock.fault("type = GET_STREAM_SEGMENT_INFO")
+    def answered(request: FaultRequest) -> None:
+        if request.seen.number % 2:
+            request.answer(WrongHost(request_id=9, segment=SEGMENT, correct_host="there:1"))
+        else:
+            request.answer("NoSuchSegment", offset=7)
 
-        assert acknowledged(await peer.ask(append(1))) == [1]
-        assert stored(mock) == 0
-        assert acknowledged(await peer.ask(append(2))) == [2]
-        assert stored(mock) == 4
-
-        @mock.fault(APPENDS, nth=1)
-        def refused(request: FaultRequest) -> None:
-            request.answer("SegmentIsSealed")
-
-        assert isinstance((await peer.ask(append(3)))[0], SegmentIsSealed)
-        assert len(await peer.ask(set_up())) == 1
-        assert acknowledged(await peer.ask(append(4))) == [4]
+    found = {type(each): each for each in [*await peer.ask(INFO), *await peer.ask(INFO)]}
+    assert found.keys() == {WrongHost, NoSuchSegment}
+    assert found[WrongHost].correct_host == "there:1"  # type: ignore[attr-defined]
+    assert (found[NoSuchSegment].segment, found[NoSuchSegment].offset) == (SEGMENT, 7)  # type: ignore[attr-defined]
 
 
-async def test_a_function_changes_the_request(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
+async def test_a_refused_append_has_to_be_set_up_again_and_a_pretended_one_has_not(mock: Host, peer: Peer) -> None:
 
-        @mock.fault("type = READ_SEGMENT")
-        def shorter(request: FaultRequest) -> None:
-            request.change(offset=9)
+    @mock.fault(APPENDS, nth=1)
+    def pretended(request: FaultRequest) -> None:
+        request.answer(DataAppended(3, WRITER, 1, -(2**63), 4))
 
-        @mock.fault("type = APPEND_BLOCK_END or type = CONDITIONAL_APPEND")
-        def louder(request: FaultRequest) -> None:
-            request.change(data=bytes(request.command.data).upper())  # type: ignore[union-attr]  # they are appends
+    assert acknowledged(await peer.ask(append(1))) == [1]
+    assert stored(mock) == 0
+    assert acknowledged(await peer.ask(append(2))) == [2]
+    assert stored(mock) == 4
 
-        conditional = ConditionalAppend(WRITER, 2, 4, Event(b"more"), 5)
-        assert acknowledged(await peer.ask(append(1), conditional)) == [1, 2]
-        (answer,) = await peer.ask(read(0, 100))
-        assert isinstance(answer, SegmentRead)
-        assert bytes(answer.data) == bytes(2) + b"\x04MORE"
-        mock.faults.clear("shorter")
-        (answer,) = await peer.ask(read(0, 100))
-        assert isinstance(answer, SegmentRead)
-        assert bytes(answer.data) == b"DATA" + bytes(7) + b"\x04MORE"
+    @mock.fault(APPENDS, nth=1)
+    def refused(request: FaultRequest) -> None:
+        request.answer("SegmentIsSealed")
+
+    assert isinstance((await peer.ask(append(3)))[0], SegmentIsSealed)
+    assert len(await peer.ask(set_up())) == 1
+    assert acknowledged(await peer.ask(append(4))) == [4]
+
+
+async def test_a_function_changes_the_request(mock: Host, peer: Peer) -> None:
+
+    @mock.fault("type = READ_SEGMENT")
+    def shorter(request: FaultRequest) -> None:
+        request.change(offset=9)
+
+    @mock.fault("type = APPEND_BLOCK_END or type = CONDITIONAL_APPEND")
+    def louder(request: FaultRequest) -> None:
+        request.change(data=bytes(request.command.data).upper())  # type: ignore[union-attr]  # they are appends
+
+    conditional = ConditionalAppend(WRITER, 2, 4, Event(b"more"), 5)
+    assert acknowledged(await peer.ask(append(1), conditional)) == [1, 2]
+    (answer,) = await peer.ask(read(0, 100))
+    assert isinstance(answer, SegmentRead)
+    assert bytes(answer.data) == bytes(2) + b"\x04MORE"
+    mock.faults.clear("shorter")
+    (answer,) = await peer.ask(read(0, 100))
+    assert isinstance(answer, SegmentRead)
+    assert bytes(answer.data) == b"DATA" + bytes(7) + b"\x04MORE"
 
 
 @looped(
@@ -128,42 +124,40 @@ async def test_a_change_that_cannot_be_sent_is_refused(
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_a_function_closes_the_connection(kind: HostName, reset: bool) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
+async def test_a_function_closes_the_connection(reset: bool, mock: Host, peer: Peer) -> None:
 
-        @mock.fault(APPENDS, nth=2)
-        def closing(request: FaultRequest) -> None:
-            request.close(reset=reset)
+    @mock.fault(APPENDS, nth=2)
+    def closing(request: FaultRequest) -> None:
+        request.close(reset=reset)
 
-        assert acknowledged(await peer.ask(append(1))) == [1]
-        peer.send(append(2))
-        if reset:
-            with pytest.raises(ConnectionResetError):
-                await peer.reader.read(1)
-        else:
-            assert await peer.closed() == b""
-        assert stored(mock) == 4
-
-
-async def test_a_function_drops_the_request_and_the_last_decision_counts(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-
-        @mock.fault("type = GET_STREAM_SEGMENT_INFO")
-        def undecided(request: FaultRequest) -> None:
-            request.close()
-            request.answer("NoSuchSegment")
-            request.proceed()
-            if request.seen.request_id == 10:
-                request.drop()
-
-        peer.send(INFO, GetStreamSegmentInfo(10, SEGMENT, ""), PONG)
-        info, pong = await peer.receive(2)
-        assert isinstance(info, StreamSegmentInfo)
-        assert pong == PONG
+    assert acknowledged(await peer.ask(append(1))) == [1]
+    peer.send(append(2))
+    if reset:
+        with pytest.raises(ConnectionResetError):
+            await peer.reader.read(1)
+    else:
+        assert await peer.closed() == b""
+    assert stored(mock) == 4
 
 
-async def test_while_a_coroutine_runs_its_request_is_held_with_those_behind_it(kind: HostName) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer, await Peer.connect(mock) as other:
+async def test_a_function_drops_the_request_and_the_last_decision_counts(mock: Host, peer: Peer) -> None:
+
+    @mock.fault("type = GET_STREAM_SEGMENT_INFO")
+    def undecided(request: FaultRequest) -> None:
+        request.close()
+        request.answer("NoSuchSegment")
+        request.proceed()
+        if request.seen.request_id == 10:
+            request.drop()
+
+    peer.send(INFO, GetStreamSegmentInfo(10, SEGMENT, ""), PONG)
+    info, pong = await peer.receive(2)
+    assert isinstance(info, StreamSegmentInfo)
+    assert pong == PONG
+
+
+async def test_while_a_coroutine_runs_its_request_is_held_with_those_behind_it(mock: Host, peer: Peer) -> None:
+    async with await Peer.connect(mock) as other:
         go_on = asyncio.Event()
 
         @mock.fault(APPENDS, nth=1)
@@ -181,31 +175,30 @@ async def test_while_a_coroutine_runs_its_request_is_held_with_those_behind_it(k
 
 
 @pytest.mark.parametrize("how", ["handle", "rule", "another thread"])
-async def test_a_held_request_is_released_by_its_handle_or_by_the_rule(kind: HostName, how: str) -> None:
-    async with hosted(kind) as mock, await writer_of(mock) as peer:
-        given: list[FaultRequest] = []
+async def test_a_held_request_is_released_by_its_handle_or_by_the_rule(how: str, mock: Host, peer: Peer) -> None:
+    given: list[FaultRequest] = []
 
-        @mock.fault("type = READ_SEGMENT")
-        def held(request: FaultRequest) -> None:
-            request.hold()
-            given.append(request)
+    @mock.fault("type = READ_SEGMENT")
+    def held(request: FaultRequest) -> None:
+        request.hold()
+        given.append(request)
 
-        assert acknowledged(await peer.ask(append(1))) == [1]
-        peer.send(read(0, 4))
-        await mock.faults.wait_held("held")
-        given[0].answer("NoSuchSegment")
-        match how:
-            case "handle":
-                given[0].release()
-            case "rule":
-                assert mock.faults.release("held") == 1
-            case _:
-                thread = threading.Thread(target=given[0].release)
-                thread.start()
-                thread.join()
-        assert isinstance((await peer.receive())[0], NoSuchSegment)
-        given[0].release()
-        assert mock.faults.held("held") == 0
+    assert acknowledged(await peer.ask(append(1))) == [1]
+    peer.send(read(0, 4))
+    await mock.faults.wait_held("held")
+    given[0].answer("NoSuchSegment")
+    match how:
+        case "handle":
+            given[0].release()
+        case "rule":
+            assert mock.faults.release("held") == 1
+        case _:
+            thread = threading.Thread(target=given[0].release)
+            thread.start()
+            thread.join()
+    assert isinstance((await peer.receive())[0], NoSuchSegment)
+    given[0].release()
+    assert mock.faults.held("held") == 0
 
 
 @pytest.mark.parametrize(
