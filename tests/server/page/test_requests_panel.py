@@ -10,7 +10,7 @@ from segstore.server import MockSegmentStore
 from segstore.wire import AppendBlock, AppendBlockEnd, GetStreamSegmentInfo
 from tests.browser import Chromium, Page
 from tests.server.control_api.support import asking, asking_cluster, client_of, done, peer_of
-from tests.server.support import SEGMENT, WRITER, create, set_up
+from tests.server.support import SEGMENT, WRITER, create, event, set_up
 
 pytestmark = pytest.mark.needs("chromium")
 
@@ -21,12 +21,8 @@ FOCUSED = "document.activeElement.textContent"
 ROWS = "document.querySelectorAll('#requests tbody tr').length"
 
 
-def framed(*events: bytes) -> bytes:
-    return b"".join(bytes(4) + len(event).to_bytes(4, "big") + event for event in events)
-
-
 def stored(*events: bytes) -> tuple[AppendBlock, AppendBlockEnd]:
-    data = framed(*events)
+    data = b"".join(map(event, events))
     return AppendBlock(WRITER, data), AppendBlockEnd(WRITER, len(data), b"", len(events), len(events), 9)
 
 

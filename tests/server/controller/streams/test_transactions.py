@@ -23,6 +23,12 @@ def parts(transaction: UUID, *segments: str) -> list[str]:
     return [f"{segment}#transaction.{transaction.hex}" for segment in segments]
 
 
+async def open_in_new_stream(world: World, count: int = 1) -> list[UUID]:
+    """Opens transactions in a new stream."""
+    await world.stream()
+    return [(await world.controller.transactions.open("a", "s", LEASE_MS))[0] for _ in range(count)]
+
+
 async def test_a_transaction_gets_a_segment_beside_each_of_its_epoch(world: World) -> None:
     await world.stream(2)
     transaction, segments = await world.controller.transactions.open("a", "s", LEASE_MS)
@@ -34,8 +40,7 @@ async def test_a_transaction_gets_a_segment_beside_each_of_its_epoch(world: Worl
 
 
 async def test_a_commit_without_delay_is_done_when_it_answers_and_done_once(world: World) -> None:
-    await world.stream()
-    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    (transaction,) = await open_in_new_stream(world)
     (part,) = parts(transaction, "a/s/0.#epoch.0")
     world.store.lengths[part] = 30
     for _ in range(2):
@@ -47,8 +52,7 @@ async def test_a_commit_without_delay_is_done_when_it_answers_and_done_once(worl
 
 
 async def test_an_abort_deletes_the_transactions_segments(world: World) -> None:
-    await world.stream()
-    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    (transaction,) = await open_in_new_stream(world)
     await world.controller.transactions.abort("a", "s", transaction)
     await world.controller.transactions.abort("a", "s", transaction)
     assert world.store.lengths == {"a/s/0.#epoch.0": 0}
@@ -58,9 +62,7 @@ async def test_an_abort_deletes_the_transactions_segments(world: World) -> None:
 @pytest.mark.parametrize("delay_ms", [0, 500])
 async def test_the_first_request_to_end_decides(world: World, delay_ms: int) -> None:
     world.make(commit_delay_ms=delay_ms)
-    await world.stream()
-    committed, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
-    aborted, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    committed, aborted = await open_in_new_stream(world, 2)
     await world.controller.transactions.commit("a", "s", committed)
     await world.controller.transactions.abort("a", "s", aborted)
     with pytest.raises(IllegalState):
@@ -71,8 +73,7 @@ async def test_the_first_request_to_end_decides(world: World, delay_ms: int) -> 
 
 async def test_a_delayed_commit_happens_at_its_time(world: World) -> None:
     world.make(commit_delay_ms=500)
-    await world.stream()
-    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    (transaction,) = await open_in_new_stream(world)
     await world.controller.transactions.commit("a", "s", transaction)
     await world.pass_time(499)
     assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.COMMITTING
@@ -82,9 +83,7 @@ async def test_a_delayed_commit_happens_at_its_time(world: World) -> None:
 
 async def test_commits_happen_in_the_order_in_which_they_were_asked_for(world: World) -> None:
     world.make(commit_delay_ms=500)
-    await world.stream()
-    first, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
-    second, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    first, second = await open_in_new_stream(world, 2)
     await world.controller.transactions.commit("a", "s", second)
     await world.controller.transactions.commit("a", "s", first)
     await world.pass_time(500)
@@ -94,22 +93,20 @@ async def test_commits_happen_in_the_order_in_which_they_were_asked_for(world: W
 
 async def test_many_commits_at_once_are_merged_in_batches(world: World) -> None:
     world.make(commit_delay_ms=500)
-    await world.stream()
-    opened = [(await world.controller.transactions.open("a", "s", LEASE_MS))[0] for _ in range(250)]
-    for each in opened:
+    committing = await open_in_new_stream(world, 250)
+    for each in committing:
         await world.controller.transactions.commit("a", "s", each)
     world.store.calls.clear()
     await world.pass_time(500)
     merges = [call[2:] for call in world.store.calls if call[0] == "merge"]
     assert [len(merge) for merge in merges] == [100, 100, 50]
-    assert [name for each in merges for name in each] == [parts(each, "a/s/0.#epoch.0")[0] for each in opened]
+    assert [name for each in merges for name in each] == [parts(each, "a/s/0.#epoch.0")[0] for each in committing]
     assert len(world.controller.transactions.completed("a", "s")) == 250
 
 
 async def test_open_transactions_of_a_stream_are_bounded_until_one_has_ended(world: World) -> None:
     world.make(max_transactions=2)
-    await world.stream()
-    first, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    (first,) = await open_in_new_stream(world)
     await world.controller.transactions.open("a", "s", LEASE_MS)
     before = dict(world.store.lengths)
     with pytest.raises(TooMany, match="3 open transactions of a stream exceed the limit of 2"):
@@ -130,8 +127,7 @@ async def test_a_commit_of_a_writer_too_many_is_done_without_its_time(world: Wor
 
 
 async def test_a_ping_gives_a_new_lease(world: World) -> None:
-    await world.stream()
-    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    (transaction,) = await open_in_new_stream(world)
     for _ in range(5):
         await world.pass_time(LEASE_MS)
         assert world.controller.transactions.ping("a", "s", transaction, LEASE_MS) is TransactionStatus.OPEN
@@ -145,8 +141,7 @@ async def test_a_ping_gives_a_new_lease(world: World) -> None:
 )
 async def test_a_lease_that_ends_aborts_after_the_slack(world: World, settings: dict[str, int], end_ms: int) -> None:
     world.make(**settings)
-    await world.stream()
-    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    (transaction,) = await open_in_new_stream(world)
     await world.pass_time(end_ms - 1)
     assert world.controller.transactions.status("a", "s", transaction) is TransactionStatus.OPEN
     await world.pass_time(1)
@@ -164,8 +159,7 @@ async def test_a_lease_out_of_bounds_opens_nothing(world: World) -> None:
 
 async def test_a_ping_beyond_the_maximum_is_refused(world: World) -> None:
     world.make(max_transaction_ms=100_000)
-    await world.stream()
-    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    (transaction,) = await open_in_new_stream(world)
     with pytest.raises(LeaseTooLarge):
         world.controller.transactions.ping("a", "s", transaction, 600_001)
     await world.pass_time(20_000)
@@ -174,8 +168,7 @@ async def test_a_ping_beyond_the_maximum_is_refused(world: World) -> None:
 
 
 async def test_a_transaction_of_an_older_epoch_rolls_the_stream(world: World) -> None:
-    await world.stream()
-    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    (transaction,) = await open_in_new_stream(world)
     world.store.lengths[parts(transaction, "a/s/0.#epoch.0")[0]] = 12
     await world.controller.scaling.start("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)])
     await world.controller.transactions.commit("a", "s", transaction)
@@ -195,8 +188,7 @@ async def test_a_transaction_of_an_older_epoch_rolls_the_stream(world: World) ->
 
 
 async def test_after_rolling_transactions_belong_to_the_epoch_that_is_repeated(world: World) -> None:
-    await world.stream()
-    old, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    (old,) = await open_in_new_stream(world)
     await world.controller.scaling.start("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)])
     await world.controller.transactions.commit("a", "s", old)
     transaction, segments = await world.controller.transactions.open("a", "s", LEASE_MS)
@@ -207,8 +199,7 @@ async def test_after_rolling_transactions_belong_to_the_epoch_that_is_repeated(w
 
 
 async def test_a_commit_that_the_store_fails_is_done_later(world: World) -> None:
-    await world.stream()
-    transaction, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    (transaction,) = await open_in_new_stream(world)
     world.store.broken = {"merge"}
     await world.controller.transactions.commit("a", "s", transaction)
     await world.pass_time(3_000)
@@ -220,9 +211,7 @@ async def test_a_commit_that_the_store_fails_is_done_later(world: World) -> None
 
 async def test_accepted_work_continues_after_a_restart_of_the_controller(world: World) -> None:
     world.make(commit_delay_ms=500, scale_delay_ms=500)
-    await world.stream()
-    committing, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
-    left, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    committing, left = await open_in_new_stream(world, 2)
     await world.controller.transactions.commit("a", "s", committing)
     await world.controller.scaling.start("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)])
     world.make(world.replayed())
@@ -234,8 +223,7 @@ async def test_accepted_work_continues_after_a_restart_of_the_controller(world: 
 
 
 async def test_the_ends_of_transactions_are_forgotten_after_a_day(world: World) -> None:
-    await world.stream()
-    old, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    (old,) = await open_in_new_stream(world)
     await world.controller.transactions.abort("a", "s", old)
     await world.pass_time(86_400_001)
     new, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
@@ -281,9 +269,7 @@ async def test_ids_are_the_epoch_and_a_number_that_counts_up(world: World) -> No
 
 async def test_sealing_commits_what_was_asked_for_and_aborts_the_rest(world: World) -> None:
     world.make(commit_delay_ms=60_000)
-    await world.stream()
-    committing, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
-    left, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    committing, left = await open_in_new_stream(world, 2)
     await world.controller.transactions.commit("a", "s", committing)
     await world.controller.streams.seal("a", "s")
     assert world.controller.transactions.completed("a", "s") == {
@@ -295,9 +281,7 @@ async def test_sealing_commits_what_was_asked_for_and_aborts_the_rest(world: Wor
 
 
 async def test_a_commit_with_a_time_notes_it_for_the_writer(world: World) -> None:
-    await world.stream()
-    timed, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
-    untimed, _ = await world.controller.transactions.open("a", "s", LEASE_MS)
+    timed, untimed = await open_in_new_stream(world, 2)
     world.store.lengths[parts(timed, "a/s/0.#epoch.0")[0]] = 9
     await world.controller.transactions.commit("a", "s", timed, "w", 77)
     await world.controller.transactions.commit("a", "s", untimed, "v", -(2**63))
