@@ -29,6 +29,7 @@ __all__ = [
     "client",
     "create",
     "endpoint",
+    "make_stream",
     "settings",
     "until",
 ]
@@ -46,6 +47,12 @@ def settings(**more: Any) -> ClientSettings:
 def client(mock: MockCluster, **more: Any) -> Client:
     """A client whose waits are short."""
     return connect(f"tcp://{mock.controller_uri}", settings(**more))
+
+
+async def make_stream(pravega: Client, segments: int = 1, name: str = "s") -> None:
+    """Creates a stream in scope "a", and the scope."""
+    await pravega.controller.create_scope("a")
+    assert await pravega.controller.create_stream("a", name, segments=segments)
 
 
 def endpoint(store: MockSegmentStore) -> Endpoint:

@@ -11,15 +11,10 @@ from segstore.client.errors import Closed, NoSuchStream, ProtocolViolation, Segm
 from segstore.client.routing import SegmentRange
 from segstore.server.cluster import MockCluster
 from segstore.wire.hashing import position_of
-from tests.client.support import client, until
+from tests.client.support import client, make_stream, until
 from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
-
-
-async def stream(pravega: Client, segments: int = 1, name: str = "s") -> None:
-    await pravega.controller.create_scope("a")
-    assert await pravega.controller.create_stream("a", name, segments=segments)
 
 
 async def take(events: Any, count: int) -> list[bytes]:
@@ -33,7 +28,7 @@ async def take(events: Any, count: int) -> list[bytes]:
 
 async def test_what_is_written_is_read_from_the_head_and_ends_with_the_stream() -> None:
     async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega:
-        await stream(pravega, 3)
+        await make_stream(pravega, 3)
         async with pravega.event_writer("a", "s") as writer:
             for number in range(50):
                 await writer.write(b"%d" % number, routing_key=f"key {number % 7}")
@@ -51,7 +46,7 @@ async def test_what_is_written_is_read_from_the_head_and_ends_with_the_stream() 
 
 
 async def test_a_reader_from_the_tail_sees_what_comes_later_and_one_from_a_cut_goes_on(pravega: Client) -> None:
-    await stream(pravega, 2)
+    await make_stream(pravega, 2)
     async with pravega.event_writer("a", "s") as writer:
         for number in range(10):
             await writer.write(b"%d" % number)
@@ -68,7 +63,7 @@ async def test_a_reader_from_the_tail_sees_what_comes_later_and_one_from_a_cut_g
 
 async def test_a_cut_with_a_finished_segment_beside_one_of_its_successors_is_read_on(pravega: Client) -> None:
     """Readers give such a cut while another of its successors waits for another segment."""
-    await stream(pravega, 2)
+    await make_stream(pravega, 2)
     async with pravega.event_writer("a", "s") as writer:
         for number in range(40):
             await writer.write(b"%d" % number, routing_key=f"{number}")
@@ -90,7 +85,7 @@ async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_trunca
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with MockCluster(watched=False) as mock, client(mock) as pravega:
-        await stream(pravega)
+        await make_stream(pravega)
         async with pravega.event_writer("a", "s") as writer:
             await writer.write(b"gone")
         new = await pravega.controller.scale("a", "s", [0], [(0.0, 0.5), (0.5, 1.0)], wait_ms=60_000)
@@ -122,7 +117,7 @@ async def test_a_reader_of_a_stream_that_was_deleted_says_so_and_one_of_a_trunca
 async def test_a_reader_that_cannot_ask_why_a_segment_is_missing_does_not_stop_silently(
     monkeypatch: pytest.MonkeyPatch, pravega: Client
 ) -> None:
-    await stream(pravega)
+    await make_stream(pravega)
     new = await pravega.controller.scale("a", "s", [0], [(0.0, 1.0)], wait_ms=60_000)
     await pravega.controller.truncate_stream("a", "s", {each.segment_id: 0 for each in new})
 
@@ -137,7 +132,7 @@ async def test_a_reader_that_cannot_ask_why_a_segment_is_missing_does_not_stop_s
 
 
 async def test_slices_hold_the_same_events_and_a_cut_behind_one_goes_on(pravega: Client) -> None:
-    await stream(pravega)
+    await make_stream(pravega)
     async with pravega.event_writer("a", "s") as writer:
         for number in range(100):
             await writer.submit(b"%d" % number)
@@ -155,7 +150,7 @@ async def test_slices_hold_the_same_events_and_a_cut_behind_one_goes_on(pravega:
 
 
 async def test_a_sealed_stream_refuses_what_is_not_stored_and_says_so(pravega: Client) -> None:
-    await stream(pravega, 1)
+    await make_stream(pravega, 1)
     writer = pravega.event_writer("a", "s")
     await writer.open()
     await writer.write(b"stored")
@@ -174,7 +169,7 @@ async def test_a_sealed_stream_refuses_what_is_not_stored_and_says_so(pravega: C
 
 async def test_a_writer_waits_while_too_much_is_in_flight_and_continues(mock: MockCluster) -> None:
     async with client(mock, max_in_flight_bytes=10_000) as pravega:
-        await stream(pravega)
+        await make_stream(pravega)
         async with pravega.event_writer("a", "s") as writer:
             most = 0
             for _ in range(200):
@@ -187,7 +182,7 @@ async def test_a_writer_waits_while_too_much_is_in_flight_and_continues(mock: Mo
 
 async def test_events_are_stored_in_the_order_of_their_submits_also_when_there_was_no_room(mock: MockCluster) -> None:
     async with client(mock, max_in_flight_bytes=500, max_batch_events=3) as pravega:
-        await stream(pravega)
+        await make_stream(pravega)
         async with pravega.event_writer("a", "s") as writer:
             await asyncio.gather(*[writer.write(b"%03d" % each + b"x" * 97, routing_key="k") for each in range(100)])
         async with pravega.event_reader("a", "s") as events:
@@ -199,7 +194,7 @@ async def test_closing_ends_what_waits_and_can_be_done_twice(mock: MockCluster) 
     with pytest.raises(Closed):
         pravega.event_writer("a", "s")
     async with pravega:
-        await stream(pravega)
+        await make_stream(pravega)
         events = pravega.event_reader("a", "s")
         await events.open()
         reading = asyncio.ensure_future(events.read())
@@ -234,7 +229,7 @@ KEY = "k" * 64
 
 
 async def test_a_reader_that_is_not_open_says_so_and_is_opened_once(pravega: Client) -> None:
-    await stream(pravega)
+    await make_stream(pravega)
     events = pravega.event_reader("a", "s")
     with pytest.raises(Closed, match="not open"):
         await events.read()
@@ -245,7 +240,7 @@ async def test_a_reader_that_is_not_open_says_so_and_is_opened_once(pravega: Cli
 
 @pytest.mark.watched
 async def test_an_abort_that_is_cancelled_leaves_no_segment_writer_behind(mock: MockCluster, pravega: Client) -> None:
-    await stream(pravega, segments=4)
+    await make_stream(pravega, segments=4)
     writer = pravega.event_writer("a", "s")
     await writer.open()
     mock.faults.add("type = APPEND_BLOCK_END", do="drop")

@@ -10,8 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from segstore.client import Client, PoolMetrics, connect
 from segstore.client.metrics import METRICS, collector
 from segstore.server.cluster import MockCluster
-from tests.client.support import settings, until
-from tests.client.test_client import stream
+from tests.client.support import make_stream, settings, until
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -31,7 +30,7 @@ async def test_the_numbers_are_those_of_the_client_now(mock: MockCluster, praveg
     registry = CollectorRegistry(auto_describe=True)
     registry.register(collector(pravega))
     assert value(registry, "connections") == 0
-    await stream(pravega)
+    await make_stream(pravega)
     async with pravega.event_writer("a", "s") as writer:
         await writer.write(b"x")
         now = pravega.metrics()

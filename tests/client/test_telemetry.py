@@ -15,7 +15,7 @@ from segstore.client import Client, connect
 from segstore.client.errors import NoSuchStream, RequestRejected
 from segstore.client.telemetry import ObservedEventWriter, telemetry_of
 from segstore.server.cluster import MockCluster
-from tests.client.support import settings
+from tests.client.support import make_stream, settings
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -67,8 +67,7 @@ async def pravega(grpc_runs: None, request: pytest.FixtureRequest) -> AsyncItera
     if "telemetry" in request.fixturenames:
         request.getfixturevalue("telemetry")  # a client looks for providers when it is opened
     async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as client:
-        await client.controller.create_scope("a")
-        await client.controller.create_stream("a", "s")
+        await make_stream(client)
         yield client
 
 
@@ -134,8 +133,7 @@ async def test_an_error_is_in_the_span(telemetry: Telemetry, pravega: Client) ->
 @pytest.mark.needs("opentelemetry-sdk")
 async def test_a_cancelled_write_is_named_in_its_span(telemetry: Telemetry, grpc_runs: None) -> None:
     async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings()) as client:
-        await client.controller.create_scope("a")
-        await client.controller.create_stream("a", "s")
+        await make_stream(client)
         rule = mock.faults.add("type = APPEND_BLOCK_END", do="hold")
         async with client.event_writer("a", "s") as writer:
             write = asyncio.create_task(writer.write(b"event"))

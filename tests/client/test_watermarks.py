@@ -10,7 +10,7 @@ from segstore.client.watermarks import compared
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
 from segstore.wire.revisioned import Mark, MarkedSegment
-from tests.client.support import client
+from tests.client.support import client, make_stream
 from tests.looped import looped
 from tests.server.support import PATIENCE_S
 
@@ -95,8 +95,7 @@ async def test_the_window_of_a_position_is_what_its_writers_noted_around_it() ->
 @pytest.mark.usefixtures("grpc_runs")
 async def test_truncated_watermarks_are_skipped_and_an_entry_that_is_none_is_reported() -> None:
     async with MockCluster(watched=False) as mock, client(mock) as pravega:
-        await pravega.controller.create_scope("a")
-        await pravega.controller.create_stream("a", "s")
+        await make_stream(pravega)
         await pravega.controller.current_segments("a", "_MARKs")  # makes the stream
         cut = StreamCut("a", "s", {0: 0})
         async with pravega.revisioned_stream("a", "_MARKs") as marks, pravega.time_windows("a", "s") as windows:

@@ -12,7 +12,7 @@ from segstore.client.errors import Closed, NoNodeAvailable, NoSuchStream, NoSuch
 from segstore.client.stream import Revision
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
-from tests.client.support import settings
+from tests.client.support import make_stream, settings
 from tests.server.certificates import CERTIFICATE, read_once, write_certificate
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -21,8 +21,7 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 @pytest.fixture
 async def pravega() -> AsyncIterator[Client]:
     async with MockCluster(watched=False) as mock, connect(f"tcp://{mock.controller_uri}", settings()) as client:
-        await client.controller.create_scope("a")
-        await client.controller.create_stream("a", "s")
+        await make_stream(client)
         yield client
 
 

@@ -28,7 +28,7 @@ from segstore.wire import (
     SetupAppend,
 )
 from segstore.wire.names import transient_name
-from tests.client.support import FAST, ScriptedPeer, ScriptedStore, settings
+from tests.client.support import FAST, ScriptedPeer, ScriptedStore, make_stream, settings
 
 __all__ = [
     "MIB",
@@ -66,8 +66,7 @@ def small(**more: Any) -> ClientSettings:
 @asynccontextmanager
 async def stream(segments: int = 1, stores: int = 1, **more: Any) -> AsyncIterator[tuple[MockCluster, Client]]:
     async with MockCluster(stores=stores) as mock, connect(f"tcp://{mock.controller_uri}", small(**more)) as pravega:
-        await pravega.controller.create_scope("a")
-        await pravega.controller.create_stream("a", "s", segments=segments)
+        await make_stream(pravega, segments)
         yield mock, pravega
 
 

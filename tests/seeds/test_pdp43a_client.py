@@ -26,7 +26,7 @@ from segstore.client.stream.large_events import LargeEventWriter
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.wire import AppendSetup, CreateTransientSegment, Hello, SegmentCreated, SetupAppend
-from tests.client.support import ScriptedPeer, endpoint, settings, until
+from tests.client.support import ScriptedPeer, endpoint, make_stream, settings, until
 from tests.seeds.large_events import MIB, STEPS, Played, all_of, asked, big, held_at, played, scale, small, stream
 from tests.server.support import SEGMENT, Peer, create
 
@@ -37,8 +37,7 @@ async def test_events_above_8_mebibytes_take_this_path_and_those_of_exactly_8_do
     config = settings()
     assert (config.max_event_bytes, config.max_large_event_bytes) == (8_388_608, 1 << 30)
     async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", config) as pravega:
-        await pravega.controller.create_scope("a")
-        await pravega.controller.create_stream("a", "s")
+        await make_stream(pravega)
         async with pravega.event_writer("a", "s") as writer:
             await writer.write(bytes(8 * MIB))
             assert asked(mock, "CREATE_TRANSIENT_SEGMENT") == 0

@@ -14,7 +14,7 @@ from segstore.client.errors import ClientError
 from segstore.server.cluster import MockCluster
 from segstore.server.node import SegmentStoreServer
 from segstore.wire import MergeSegments, SegmentAttributeUpdated
-from tests.client.support import ScriptedPeer, settings, until
+from tests.client.support import ScriptedPeer, make_stream, settings, until
 from tests.seeds.large_events import (
     MIB,
     NINE_TIMES,
@@ -111,8 +111,7 @@ async def test_an_event_of_24_mebibytes_is_written_once_though_it_is_cut(fault: 
     event = big(24 * MIB)
     config = settings(retry=NINE_TIMES)
     async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", config) as pravega:
-        await pravega.controller.create_scope("a")
-        await pravega.controller.create_stream("a", "s")
+        await make_stream(pravega)
         mock.faults.add(STEPS[fault[0]], nth=fault[1], do=fault[2])
         async with pravega.event_writer("a", "s") as writer:
             done = [await writer.submit(each, routing_key="k") for each in (b"before", event, b"after")]

@@ -22,8 +22,8 @@ from segstore.server.cluster import MockCluster
 from segstore.server.controller.api import Accounts, Authority
 from segstore.server.controller.errors import Unauthenticated
 from segstore.wire import GetStreamSegmentInfo, StreamSegmentInfo
-from tests.client.support import settings, until
-from tests.client.test_client import client, stream, take
+from tests.client.support import client, make_stream, settings, until
+from tests.client.test_client import take
 from tests.looped import looped
 from tests.server.certificates import write_certificate
 
@@ -130,8 +130,7 @@ async def test_a_bearer_token_is_fetched_once_and_again_when_it_is_refused(grpc_
     async with MockCluster(watched=False, authority=authority) as mock:
         uri = f"tcp://{mock.controller_uri}"
         async with connect(uri, settings(), credentials=Bearer(source)) as pravega:
-            await pravega.controller.create_scope("a")
-            await pravega.controller.create_stream("a", "s")
+            await make_stream(pravega)
             assert source.calls == 1
             authority.good = "token 2"
             assert [name async for name in pravega.controller.list_streams("a")] == ["s"]
@@ -214,7 +213,7 @@ async def test_a_writer_and_a_reader_live_through_several_tokens(grpc_runs: None
     async with guarded(1, tls_cert=certificate, tls_key=key) as mock:
         login = settings(username="ann", password="secret", tls_ca_file=certificate)
         async with connect(f"tls://{mock.controller_uri}", login) as pravega:
-            await stream(pravega, 2)
+            await make_stream(pravega, 2)
             given = counted(pravega)
             async with pravega.event_writer("a", "s") as writer, pravega.event_reader("a", "s") as events:
                 acks = []
@@ -235,7 +234,7 @@ async def test_a_writer_and_a_reader_live_through_several_tokens(grpc_runs: None
 async def test_a_user_who_may_read_but_not_write_is_refused_with_segment_and_endpoint(grpc_runs: None) -> None:
     async with guarded() as mock:
         async with client(mock, username="ann", password="secret") as pravega:
-            await stream(pravega)
+            await make_stream(pravega)
             async with pravega.event_writer("a", "s") as writer:
                 await writer.write(b"x")
         async with client(mock, username="bob", password="other") as pravega:
@@ -247,7 +246,7 @@ async def test_a_user_who_may_read_but_not_write_is_refused_with_segment_and_end
 @pytest.mark.mock(authority=Authority(Accounts(USERS), KEY[:-1] + "x", now_s=time.time), auth_key=KEY)
 async def test_a_token_of_another_key_is_refused_by_name(mock: MockCluster, grpc_runs: None) -> None:
     async with client(mock, username="ann", password="secret") as pravega:
-        await stream(pravega)
+        await make_stream(pravega)
         await pravega.controller.create_table("a", "t", TableConfig(primary_key_bytes=1))
         store = str(Endpoint(*mock.address))
         problems: list[ClientError] = []

@@ -17,7 +17,7 @@ from segstore.wire.reader_groups import AddReader, GroupConfig, GroupState, Init
 from segstore.wire.reader_groups.table import FUTURE, UNASSIGNED, encode_offset, encode_predecessors, encode_value
 from tests.client.groups import support
 from tests.client.groups.support import fill
-from tests.client.support import ScriptedPeer, ScriptedStore, client, settings
+from tests.client.support import ScriptedPeer, ScriptedStore, client, make_stream, settings
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -112,8 +112,7 @@ async def test_an_update_whose_reply_was_lost_is_not_made_twice(monkeypatch: pyt
 
 
 async def test_a_group_over_more_segments_than_one_update_takes_is_refused(pravega: Client) -> None:
-    await pravega.controller.create_scope("a")
-    await pravega.controller.create_stream("a", "s", segments=254)
+    await make_stream(pravega, 254)
     with pytest.raises(EntryRefused):
         await group(pravega).open()
     await pravega.controller.create_stream("a", "almost", segments=253)

@@ -12,7 +12,7 @@ from segstore.server import MockSegmentStore
 from segstore.wire import AppendBlockEnd, Command, InvalidEventNumber, SetupAppend
 from tests.client.segment.test_writer import WRITER
 from tests.client.segments import SEGMENT, content, make, setup_reply, writing
-from tests.client.support import ScriptedPeer, endpoint, settings, until
+from tests.client.support import ScriptedPeer, endpoint, make_stream, settings, until
 
 
 async def test_the_writer_whose_number_was_taken_fails_and_its_event_is_not_stored() -> None:
@@ -77,8 +77,7 @@ async def test_a_number_that_the_store_has_from_before_a_reconnect_is_the_writer
 
 
 async def test_event_writers_of_one_name_fence_each_other(grpc_runs: None, pravega: Client) -> None:
-    await pravega.controller.create_scope("a")
-    await pravega.controller.create_stream("a", "s")
+    await make_stream(pravega)
     one = pravega.event_writer("a", "s", name="orders")
     other = pravega.event_writer("a", "s", name="orders")
     await one.open()

@@ -13,7 +13,7 @@ import pytest
 from segstore.client import Backoff, Client, connect
 from segstore.client.errors import Closed, EventTooLarge, NoSuchStream, RequestRejected, SegmentSealed, SegmentTruncated
 from segstore.server.cluster import MockCluster
-from tests.client.support import settings
+from tests.client.support import make_stream, settings
 from tests.looped import looped
 from tests.official.client import run
 from tests.official.support import MARKS, uri
@@ -24,8 +24,7 @@ pytestmark = pytest.mark.usefixtures("grpc_runs")
 @asynccontextmanager
 async def byte_stream(segments: int = 1, **more: Any) -> AsyncIterator[tuple[MockCluster, Client]]:
     async with MockCluster() as mock, connect(f"tcp://{mock.controller_uri}", settings(**more)) as pravega:
-        await pravega.controller.create_scope("a")
-        await pravega.controller.create_stream("a", "bytes", segments=segments)
+        await make_stream(pravega, segments, name="bytes")
         yield mock, pravega
 
 

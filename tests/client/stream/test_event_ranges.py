@@ -11,7 +11,7 @@ from segstore.client.errors import ClientError, Closed, NoSuchStream, ProtocolVi
 from segstore.client.stream import event_ranges
 from segstore.server.cluster import MockCluster
 from tests.client.segments import FAST_RETRY
-from tests.client.support import client
+from tests.client.support import client, make_stream
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
 
@@ -46,8 +46,7 @@ async def read_all(pravega: Client, ranges: list[EventRange]) -> list[int]:
 
 async def test_ranges_between_two_cuts_hold_what_was_written_between_them_across_scales() -> None:
     async with MockCluster(watched=False, stores=2) as mock, client(mock, read_size_bytes=100) as pravega:
-        await pravega.controller.create_scope("a")
-        await pravega.controller.create_stream("a", "s", segments=2)
+        await make_stream(pravega, 2)
         await write(pravega, 0, 50)
         start = await tail(pravega)
         await write(pravega, 50, 50)
@@ -78,8 +77,7 @@ async def test_ranges_between_two_cuts_hold_what_was_written_between_them_across
 
 async def test_an_iteration_that_was_left_continues_and_slices_give_the_rest() -> None:
     async with MockCluster(watched=False) as mock, client(mock) as pravega:
-        await pravega.controller.create_scope("a")
-        await pravega.controller.create_stream("a", "s")
+        await make_stream(pravega)
         await write(pravega, 0, 9)
         (wanted,) = await pravega.event_ranges("a", "s")
         async with pravega.range_reader(wanted) as events:
@@ -99,8 +97,7 @@ async def test_an_iteration_that_was_left_continues_and_slices_give_the_rest() -
 
 async def test_what_is_no_range_is_refused_and_what_is_gone_is_reported() -> None:
     async with MockCluster(watched=False) as mock, client(mock, retry=FAST_RETRY) as pravega:
-        await pravega.controller.create_scope("a")
-        await pravega.controller.create_stream("a", "s")
+        await make_stream(pravega)
         await write(pravega, 0, 9)
         with pytest.raises(CutError, match=r"behind the end of a/s/0.#epoch.0: it has 1000, the segment ends at 81"):
             await pravega.event_ranges("a", "s", to={0: 1000})

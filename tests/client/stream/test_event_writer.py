@@ -16,7 +16,7 @@ from segstore.client.errors import Closed, ConnectFailed, EventTooLarge, PeerRef
 from segstore.server.cluster import MockCluster
 from segstore.wire.hashing import position_of
 from segstore.wire.names import writer_id
-from tests.client.support import settings, until
+from tests.client.support import make_stream, settings, until
 from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -32,8 +32,7 @@ async def streaming(
     async with MockCluster(**of_mock) as mock:
         uri = f"tcp://{mock.controller_uri}"
         async with connect(uri, settings(**(more or {})), random=Random(1)) as pravega:
-            await pravega.controller.create_scope("a")
-            await pravega.controller.create_stream("a", "s", segments=segments)
+            await make_stream(pravega, segments)
             yield mock, pravega
 
 
@@ -433,8 +432,7 @@ async def test_a_writer_registers_its_name_where_the_settings_say() -> None:
     async with MockCluster(http_port=0) as mock:
         config = settings(control_api=mock.http_url)
         async with connect(f"tcp://{mock.controller_uri}", config) as pravega:
-            await pravega.controller.create_scope("a")
-            await pravega.controller.create_stream("a", "s")
+            await make_stream(pravega)
             async with pravega.event_writer("a", "s", name="w") as writer, pravega.event_writer("a", "s"):
                 await writer.write(b"x")
                 async with httpx.AsyncClient(base_url=mock.http_url, trust_env=False) as http:
@@ -450,8 +448,7 @@ async def test_a_writer_registers_its_name_where_the_settings_say() -> None:
 async def test_a_control_api_that_is_not_there_is_said_with_its_address(mock: MockCluster) -> None:
     config = settings(control_api="http://127.0.0.1:1")
     async with connect(f"tcp://{mock.controller_uri}", config) as pravega:
-        await pravega.controller.create_scope("a")
-        await pravega.controller.create_stream("a", "s")
+        await make_stream(pravega)
         with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1:1"):
             await pravega.event_writer("a", "s", name="w").open()
 

@@ -12,8 +12,7 @@ from segstore.client.errors import Closed, EventTooLarge, NoSuchStream, RequestT
 from segstore.client.stream.transactions import ping_interval_ms
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
-from tests.client.support import until
-from tests.client.test_client import client, stream
+from tests.client.support import client, make_stream, until
 from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -53,7 +52,7 @@ async def status_of(writer: TransactionWriter, transaction: UUID | None) -> Tran
 
 async def test_a_block_commits_at_its_end_and_each_key_keeps_its_order() -> None:
     async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega:
-        await stream(pravega, 3)
+        await make_stream(pravega, 3)
         async with pravega.transaction_writer("a", "s") as writer:
             async with writer.begin() as transaction:
                 for number in range(60):
@@ -71,7 +70,7 @@ async def test_a_block_commits_at_its_end_and_each_key_keeps_its_order() -> None
 
 
 async def test_an_exception_in_the_block_aborts_and_is_the_callers(mock: MockCluster, pravega: Client) -> None:
-    await stream(pravega)
+    await make_stream(pravega)
     async with pravega.transaction_writer("a", "s") as writer:
         transaction = writer.begin()
         with pytest.raises(ZeroDivisionError):
@@ -84,7 +83,7 @@ async def test_an_exception_in_the_block_aborts_and_is_the_callers(mock: MockClu
 
 
 async def test_what_a_writer_leaves_open_it_aborts(pravega: Client) -> None:
-    await stream(pravega)
+    await make_stream(pravega)
     async with pravega.transaction_writer("a", "s") as writer:
         one, two = writer.begin(), writer.begin()
         await one.open()
@@ -102,7 +101,7 @@ async def test_what_a_writer_leaves_open_it_aborts(pravega: Client) -> None:
 async def test_a_commit_that_takes_time_is_waited_for_or_not() -> None:
     slow = ControllerConfig(commit_delay_ms=120)
     async with MockCluster(watched=False, controller=slow) as mock, client(mock) as pravega:
-        await stream(pravega)
+        await make_stream(pravega)
         async with pravega.transaction_writer("a", "s") as writer:
             async with writer.begin() as waited:
                 await waited.write(b"waited for")
@@ -120,7 +119,7 @@ async def test_a_commit_that_takes_time_is_waited_for_or_not() -> None:
 @pytest.mark.mock(controller=ControllerConfig(commit_delay_ms=3600000))
 async def test_a_commit_that_takes_too_long_says_so_and_names_the_transaction(mock: MockCluster) -> None:
     async with client(mock, transaction_commit_timeout_ms=60) as pravega:
-        await stream(pravega)
+        await make_stream(pravega)
         async with pravega.transaction_writer("a", "s") as writer:
             with pytest.raises(RequestTimedOut) as caught:
                 async with writer.begin() as transaction:
@@ -131,7 +130,7 @@ async def test_a_commit_that_takes_too_long_says_so_and_names_the_transaction(mo
 
 async def test_a_lease_that_ends_is_an_error_of_what_is_written_then() -> None:
     async with MockCluster(watched=False, controller=SHORT_LEASES) as mock, client(mock) as pravega:
-        await stream(pravega)
+        await make_stream(pravega)
         async with pravega.transaction_writer("a", "s") as writer:
             transaction = writer.begin(lease_ms=10_000)
             with pytest.raises(TransactionOver) as caught:
@@ -147,7 +146,7 @@ async def test_a_lease_that_ends_is_an_error_of_what_is_written_then() -> None:
 async def test_pings_keep_a_transaction_beyond_its_lease() -> None:
     leases = ControllerConfig(min_lease_ms=0, lease_slack_ms=20_000)
     async with MockCluster(watched=False, controller=leases) as mock, client(mock) as pravega:
-        await stream(pravega)
+        await make_stream(pravega)
         core = mock.controller.transactions._core
         started = core.now_ms()
         async with pravega.transaction_writer("a", "s") as writer, writer.begin(lease_ms=60) as transaction:
@@ -161,7 +160,7 @@ async def test_pings_keep_a_transaction_beyond_its_lease() -> None:
 async def test_a_ping_that_hears_of_the_end_fails_what_is_open() -> None:
     leases = ControllerConfig(min_lease_ms=0, lease_slack_ms=20_000)
     async with MockCluster(watched=False, controller=leases) as mock, client(mock) as pravega:
-        await stream(pravega)
+        await make_stream(pravega)
         async with pravega.transaction_writer("a", "s") as writer:
             transaction = writer.begin(lease_ms=40)
             await transaction.open()
@@ -178,7 +177,7 @@ def test_there_are_two_pings_a_lease_and_more_for_long_ones(lease_ms: int, inter
 
 async def test_one_writer_resumes_a_transaction_of_another(mock: MockCluster, pravega: Client) -> None:
     async with client(mock) as other:
-        await stream(pravega, 2)
+        await make_stream(pravega, 2)
         async with pravega.transaction_writer("a", "s") as writer, other.transaction_writer("a", "s") as second:
             begun = writer.begin()
             await begun.open()
@@ -198,7 +197,7 @@ async def test_one_writer_resumes_a_transaction_of_another(mock: MockCluster, pr
 
 async def test_a_transaction_from_before_a_scale_is_committed_after_it() -> None:
     async with MockCluster(watched=False, stores=2) as mock, client(mock) as pravega:
-        await stream(pravega, 2)
+        await make_stream(pravega, 2)
         async with (
             pravega.event_writer("a", "s") as plain,
             pravega.transaction_writer("a", "s") as writer,
@@ -219,7 +218,7 @@ async def test_a_transaction_from_before_a_scale_is_committed_after_it() -> None
 
 async def test_a_failed_begin_or_write_says_why(mock: MockCluster) -> None:
     async with client(mock, max_event_bytes=10) as pravega:
-        await stream(pravega)
+        await make_stream(pravega)
         async with pravega.transaction_writer("a", "none") as writer:
             with pytest.raises(NoSuchStream):
                 await writer.begin().open()

@@ -32,8 +32,7 @@ from segstore.server.cluster import MockCluster
 from segstore.wire import Command, ReadTableKeys, TableKeysRead
 from segstore.wire import TableKey as WireKey
 from segstore.wire.hashing import position_of_key
-from tests.client.support import ScriptedPeer, ScriptedStore, endpoint, settings
-from tests.client.test_client import client
+from tests.client.support import ScriptedPeer, ScriptedStore, client, endpoint, settings
 from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
