@@ -1,17 +1,40 @@
-"""Calls for which memory runs out."""
+"""Calls that keep no memory, and calls for which memory runs out."""
 
 from __future__ import annotations
 
+import gc
+import sys
+import tracemalloc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["FAILED", "without_one_allocation"]
+__all__ = ["FAILED", "check_nothing_is_kept", "without_one_allocation"]
 
 FAILED = object()
 """Stands for a MemoryError."""
+
+
+def check_nothing_is_kept(use: Callable[[], Any], watched: Iterable[object]) -> None:
+    """Checks that calls keep no memory, and no reference to the watched objects."""
+    for _ in range(3):
+        use()
+    gc.collect()
+    watched = [each for each in watched if sys.getrefcount(each) < 500]  # else others use it too
+    before = [sys.getrefcount(each) for each in watched]
+    tracemalloc.start()
+    try:
+        use()
+        start = tracemalloc.get_traced_memory()[0]
+        for _ in range(30):
+            use()
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - start < 20_000
+    finally:
+        tracemalloc.stop()
+    assert [sys.getrefcount(each) for each in watched] == before
 
 
 def without_one_allocation(call: Callable[[], Any], times: int) -> Iterator[Any]:

@@ -8,8 +8,6 @@ import ctypes
 import gc
 import json
 import pickle
-import sys
-import tracemalloc
 import uuid
 import weakref
 from functools import partial
@@ -53,7 +51,7 @@ from segstore.wire.codec.speed.backend import TYPES
 from tests.looped import looped
 from tests.strategies import FRAMED, commands, framed
 from tests.wire.agreement import outcome
-from tests.wire.codec.speed.memory import FAILED, without_one_allocation
+from tests.wire.codec.speed.memory import FAILED, check_nothing_is_kept, without_one_allocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -293,22 +291,7 @@ def test_no_reference_and_no_memory_is_kept() -> None:
     values, frames = _plain_and_bad()
     watched: list[Any] = [*frames, WRITER, *{type(value) for value in values}, AppendBlock, BlockWriter]
     watched += [getattr(value, name) for value in values for name in value.__struct_fields__]
-    for _ in range(3):
-        _use(values, frames)
-    gc.collect()
-    watched = [each for each in watched if sys.getrefcount(each) < 500]  # else others use it too
-    before = [sys.getrefcount(each) for each in watched]
-    tracemalloc.start()
-    try:
-        _use(values, frames)
-        start = tracemalloc.get_traced_memory()[0]
-        for _ in range(30):
-            _use(values, frames)
-        gc.collect()
-        assert tracemalloc.get_traced_memory()[0] - start < 20_000
-    finally:
-        tracemalloc.stop()
-    assert [sys.getrefcount(each) for each in watched] == before
+    check_nothing_is_kept(partial(_use, values, frames), watched)
 
 
 @NEEDS_C

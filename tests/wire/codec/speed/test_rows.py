@@ -5,10 +5,7 @@ That they hold what Python's rows hold is tested in `tests/pipeline/trace/test_b
 
 from __future__ import annotations
 
-import gc
 import struct
-import sys
-import tracemalloc
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -21,7 +18,7 @@ from segstore.wire.codec.speed.backend import step_of
 from segstore.wire.trace import Direction, Record, RecordKind
 from tests.looped import looped
 from tests.wire.codec.speed.columns import columns_of, values_in
-from tests.wire.codec.speed.memory import FAILED, without_one_allocation
+from tests.wire.codec.speed.memory import FAILED, check_nothing_is_kept, without_one_allocation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,23 +174,7 @@ def test_no_reference_and_no_memory_is_kept() -> None:
         with pytest.raises(KeyError):
             rows(filler(), frames, refuse)
 
-    watched = [*COLUMNS, KINDS, *MISSING, *PROGRAMS, *frames]
-    for _ in range(3):
-        use()
-    watched = [each for each in watched if sys.getrefcount(each) < 500]  # else others use it too
-    gc.collect()
-    before = [sys.getrefcount(each) for each in watched]
-    tracemalloc.start()
-    try:
-        use()
-        start = tracemalloc.get_traced_memory()[0]
-        for _ in range(30):
-            use()
-        gc.collect()
-        assert tracemalloc.get_traced_memory()[0] - start < 20_000
-    finally:
-        tracemalloc.stop()
-    assert [sys.getrefcount(each) for each in watched] == before
+    check_nothing_is_kept(use, [*COLUMNS, KINDS, *MISSING, *PROGRAMS, *frames])
 
 
 @pytest.mark.needs("CPython's _testcapi")
