@@ -26,6 +26,7 @@ __all__ = [
     "Script",
     "ScriptedPeer",
     "ScriptedStore",
+    "all_events",
     "client",
     "create",
     "endpoint",
@@ -53,6 +54,13 @@ async def make_stream(pravega: Client, segments: int = 1, name: str = "s") -> No
     """Creates a stream in scope "a", and the scope."""
     await pravega.controller.create_scope("a")
     assert await pravega.controller.create_stream("a", name, segments=segments)
+
+
+async def all_events(pravega: Client, name: str = "s") -> list[bytes]:
+    """Seals a stream of scope "a" and reads it to its end."""
+    await pravega.controller.seal_stream("a", name)
+    async with pravega.event_reader("a", name) as events, asyncio.timeout(60):
+        return [event.data async for event in events]
 
 
 def endpoint(store: MockSegmentStore) -> Endpoint:

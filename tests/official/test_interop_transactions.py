@@ -1,11 +1,9 @@
 """Transactions of this project's client and of the official one: begun by one, seen, ended and read by the other."""
 
-import asyncio
-
 from segstore.client import TransactionStatus, connect
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
-from tests.client.support import settings
+from tests.client.support import all_events, settings
 from tests.official.client import OfficialClient, run
 from tests.official.support import MARKS, eventually, make_stream, uri
 
@@ -15,9 +13,7 @@ pytestmark = MARKS
 async def events_of(cluster: MockCluster, stream: str = "s") -> list[bytes]:
     """What this project's reader finds in a stream, which is sealed for it."""
     async with connect(uri(cluster), settings()) as pravega:
-        await pravega.controller.seal_stream("a", stream)
-        async with pravega.event_reader("a", stream) as events, asyncio.timeout(90):
-            return [event.data async for event in events]
+        return await all_events(pravega, stream)
 
 
 def found_wrong(events: list[bytes], keys: int, per_key: int) -> list[str]:

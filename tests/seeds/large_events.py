@@ -28,7 +28,7 @@ from segstore.wire import (
     SetupAppend,
 )
 from segstore.wire.names import transient_name
-from tests.client.support import FAST, ScriptedPeer, ScriptedStore, make_stream, settings
+from tests.client.support import FAST, ScriptedPeer, ScriptedStore, all_events, make_stream, settings
 
 __all__ = [
     "MIB",
@@ -37,7 +37,6 @@ __all__ = [
     "ONCE",
     "STEPS",
     "Played",
-    "all_of",
     "asked",
     "big",
     "cut_everywhere",
@@ -68,13 +67,6 @@ async def stream(segments: int = 1, stores: int = 1, **more: Any) -> AsyncIterat
     async with MockCluster(stores=stores) as mock, connect(f"tcp://{mock.controller_uri}", small(**more)) as pravega:
         await make_stream(pravega, segments)
         yield mock, pravega
-
-
-async def all_of(pravega: Client) -> list[bytes]:
-    """Seals the stream and reads it to its end."""
-    await pravega.controller.seal_stream("a", "s")
-    async with pravega.event_reader("a", "s") as events:
-        return [event.data async for event in events]
 
 
 async def scale(pravega: Client, parts: int) -> None:
@@ -109,7 +101,7 @@ async def held_at(step: str, mock: MockCluster, pravega: Client) -> AsyncIterato
         await mock.faults.wait_held("step")
         yield
         await asyncio.gather(*done)
-    assert await all_of(pravega) == sent
+    assert await all_events(pravega) == sent
 
 
 STEPS = {
@@ -184,7 +176,7 @@ async def cut_at(mock: MockCluster, pravega: Client, event: bytes, fault: tuple[
         await writer.abort()
     else:
         await writer.aclose()
-    read = await all_of(pravega)
+    read = await all_events(pravega)
     await pravega.controller.delete_stream("a", "s")
     return read
 

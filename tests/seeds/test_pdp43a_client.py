@@ -26,8 +26,8 @@ from segstore.client.stream.large_events import LargeEventWriter
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
 from segstore.wire import AppendSetup, CreateTransientSegment, Hello, SegmentCreated, SetupAppend
-from tests.client.support import ScriptedPeer, endpoint, make_stream, settings, until
-from tests.seeds.large_events import MIB, STEPS, Played, all_of, asked, big, held_at, played, scale, small, stream
+from tests.client.support import ScriptedPeer, all_events, endpoint, make_stream, settings, until
+from tests.seeds.large_events import MIB, STEPS, Played, asked, big, held_at, played, scale, small, stream
 from tests.server.support import SEGMENT, Peer, create
 
 
@@ -43,7 +43,7 @@ async def test_events_above_8_mebibytes_take_this_path_and_those_of_exactly_8_do
             assert asked(mock, "CREATE_TRANSIENT_SEGMENT") == 0
             await writer.write(bytes(8 * MIB + 1))
             assert asked(mock, "CREATE_TRANSIENT_SEGMENT") == 1
-        assert [len(each) for each in await all_of(pravega)] == [8 * MIB, 8 * MIB + 1]
+        assert [len(each) for each in await all_events(pravega)] == [8 * MIB, 8 * MIB + 1]
 
 
 @pytest.mark.seed("43.7")
@@ -96,7 +96,7 @@ async def test_the_target_is_flushed_first_and_each_event_has_a_fresh_writer_and
         writers = [each.writer_id for each in mock.requests("type = CREATE_TRANSIENT_SEGMENT")]
         sources = [request.segments[1] for request in mock.requests("type = MERGE_SEGMENTS")]
         assert len(set(writers)) == len(set(sources)) == 2
-        assert await all_of(pravega) == [b"first", big(1_500), big(1_500, 2), b"last"]
+        assert await all_events(pravega) == [b"first", big(1_500), big(1_500, 2), b"last"]
 
 
 @pytest.mark.seed("43.9")
@@ -179,7 +179,7 @@ async def test_the_sequence_starts_again_with_a_new_transient_segment(step: str,
         assert len({request.segments for request in mock.requests("type = MERGE_SEGMENTS")}) == asked(
             mock, "MERGE_SEGMENTS"
         )
-        assert await all_of(pravega) == [b"before", big(3_500), b"after"]
+        assert await all_events(pravega) == [b"before", big(3_500), b"after"]
 
 
 @pytest.mark.seed("43.11")
@@ -191,7 +191,7 @@ async def test_chunks_behind_a_refused_one_end_the_connection_and_the_event_is_s
             await asyncio.gather(*[await writer.submit(event) for event in (b"before", big(3_500), b"after")])
             # The connection may end before the next sequence has begun on it, or under it.
             assert writer.large_events.restarts in (1, 2)
-        assert await all_of(pravega) == [b"before", big(3_500), b"after"]
+        assert await all_events(pravega) == [b"before", big(3_500), b"after"]
 
 
 @pytest.mark.seed("43.11")

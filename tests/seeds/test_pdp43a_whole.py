@@ -14,7 +14,7 @@ from segstore.client.errors import ClientError
 from segstore.server.cluster import MockCluster
 from segstore.server.node import SegmentStoreServer
 from segstore.wire import MergeSegments, SegmentAttributeUpdated
-from tests.client.support import ScriptedPeer, make_stream, settings, until
+from tests.client.support import ScriptedPeer, all_events, make_stream, settings, until
 from tests.seeds.large_events import (
     MIB,
     NINE_TIMES,
@@ -22,7 +22,6 @@ from tests.seeds.large_events import (
     ONCE,
     STEPS,
     Played,
-    all_of,
     asked,
     big,
     cut_everywhere,
@@ -74,7 +73,7 @@ async def test_small_and_large_events_of_a_key_are_read_once_and_in_order_whatev
             await writer.flush()
             assert writer.large_events.exactly_once
         read: dict[bytes, list[bytes]] = {key: [] for key in written}
-        for event in await all_of(pravega):
+        for event in await all_events(pravega):
             read[event.partition(b":")[0]].append(event)
         assert read == written
         await pravega.aclose()
@@ -116,7 +115,7 @@ async def test_an_event_of_24_mebibytes_is_written_once_though_it_is_cut(fault: 
         async with pravega.event_writer("a", "s") as writer:
             done = [await writer.submit(each, routing_key="k") for each in (b"before", event, b"after")]
             await asyncio.gather(*done)
-        read = await all_of(pravega)
+        read = await all_events(pravega)
         assert [len(each) for each in read] == [6, len(event), 5]
         assert read[1] == event
 
@@ -138,7 +137,7 @@ async def test_a_merge_whose_reply_was_lost_is_not_made_twice() -> None:
             assert writer.large_events.restarts == 3
             assert (writer.large_events.exactly_once, writer.large_events.unsure) == (True, 0)
         assert asked(mock, "MERGE_SEGMENTS") == 6
-        assert await all_of(pravega) == sent
+        assert await all_events(pravega) == sent
 
 
 @pytest.mark.seed("43.14")
@@ -156,7 +155,7 @@ async def test_a_merge_that_comes_through_after_it_was_given_up_counts_and_the_s
             await until(lambda: counter(mock, writer) == 1)
             mock.faults.release("second")
             await writing
-        assert await all_of(pravega) == [big(3_500)]
+        assert await all_events(pravega) == [big(3_500)]
 
 
 @pytest.mark.seed("43.14")
@@ -171,7 +170,7 @@ async def test_a_merge_that_was_stored_before_the_target_was_sealed_is_found_in_
             await scale(pravega, 2)
             mock.faults.release("looks")
             await asyncio.gather(*done)
-        assert await all_of(pravega) == [big(3_500), b"after"]
+        assert await all_events(pravega) == [big(3_500), b"after"]
 
 
 @pytest.mark.seed("43.14")
@@ -201,7 +200,7 @@ async def test_a_store_that_refuses_the_counter_is_written_to_at_least_once_and_
             await writer.write(big(1_500, 3))
             assert writer.large_events.unsure == 1
             assert any("twice" in record.message for record in caplog.records)
-        assert await all_of(pravega) == [big(1_500), big(1_500, 2), big(1_500, 3), big(1_500, 3)]
+        assert await all_events(pravega) == [big(1_500), big(1_500, 2), big(1_500, 3), big(1_500, 3)]
 
 
 @pytest.mark.seed("43.14")

@@ -9,10 +9,10 @@ from segstore.client.errors import Closed, NotSupported, RequestTimedOut
 from segstore.client.stream.large_events import LargeEventWriter
 from segstore.server import MockSegmentStore
 from segstore.server.cluster import MockCluster
-from tests.client.support import endpoint, settings, until
+from tests.client.support import all_events, endpoint, settings, until
 from tests.official.client import run
 from tests.official.support import uri
-from tests.seeds.large_events import MIB, all_of, asked, big, small, stream, transients
+from tests.seeds.large_events import MIB, asked, big, small, stream, transients
 from tests.server.support import SEGMENT, Peer, create
 
 
@@ -31,7 +31,7 @@ async def test_a_writer_that_is_given_up_in_a_large_event_leaves_nothing_at_the_
         with pytest.raises(Closed):
             await done
         assert pravega.metrics().bytes_in_flight == 0
-        assert await all_of(pravega) == []
+        assert await all_events(pravega) == []
 
 
 @pytest.mark.usefixtures("grpc_runs")
@@ -46,7 +46,7 @@ async def test_closing_waits_for_a_large_event_up_to_a_limit() -> None:
         await late.submit(big(3_500, 2))
         with pytest.raises(RequestTimedOut, match="not stored within 200 ms"):
             await late.aclose()
-        assert await all_of(pravega) == [big(3_500)]
+        assert await all_events(pravega) == [big(3_500)]
 
 
 @pytest.mark.usefixtures("grpc_runs")
@@ -85,7 +85,7 @@ async def test_without_pooling_a_large_event_has_a_connection_of_its_own_which_e
             await writer.write(big(3_500))
             assert pravega.metrics().connections == 1
         assert asked(mock, "MERGE_SEGMENTS") == 1
-        assert await all_of(pravega) == [big(3_500)]
+        assert await all_events(pravega) == [big(3_500)]
 
 
 @pytest.mark.watched

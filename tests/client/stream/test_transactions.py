@@ -12,7 +12,7 @@ from segstore.client.errors import Closed, EventTooLarge, NoSuchStream, RequestT
 from segstore.client.stream.transactions import ping_interval_ms
 from segstore.server.cluster import MockCluster
 from segstore.server.controller import ControllerConfig
-from tests.client.support import client, make_stream, until
+from tests.client.support import all_events, client, make_stream, until
 from tests.looped import looped
 
 pytestmark = pytest.mark.usefixtures("grpc_runs")
@@ -23,13 +23,6 @@ SHORT_LEASES = ControllerConfig(lease_cap_ms=150, lease_slack_ms=0)
 def of_transactions(mock: MockCluster) -> list[str]:
     names = [name for store in mock.stores for part in store.store.containers.values() for name in part.segments]
     return [name for name in names if "#transaction" in name]
-
-
-async def all_events(pravega: Client, name: str = "s") -> list[bytes]:
-    """What the stream holds, after it is sealed."""
-    await pravega.controller.seal_stream("a", name)
-    async with pravega.event_reader("a", name) as events, asyncio.timeout(60):
-        return [event.data async for event in events]
 
 
 async def fail_within(transaction: Transaction) -> None:

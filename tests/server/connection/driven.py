@@ -20,7 +20,7 @@ from segstore.server.durable import Gate
 from segstore.server.faults import Faults, Observer
 from segstore.wire import Buffer, Command, FrameDecoder, GetStreamSegmentInfo, KeepAlive, encode
 from segstore.wire.trace import Direction
-from tests.server.support import HELLO, SEGMENT, FakeClock, append, create, make_service, set_up
+from tests.server.support import HELLO, SEGMENT, FakeClock, FakeTimer, append, create, make_service, set_up
 from tests.server.test_recording import Notes
 
 PONG = KeepAlive()
@@ -30,33 +30,23 @@ WAITING_READ_BYTES = 1024
 PEER, STORE = ("10.0.0.1", 5000), ("10.0.0.2", 12345)
 
 
-class Timer:
-    def __init__(self, at_s: float, callback: Callable[[], Any]) -> None:
-        self.at_s = at_s
-        self.callback = callback
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        self.is_cancelled = True
-
-
 class Loop:
     """The running loop as connections and the hub see it."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0
         self._soon: list[Callable[[], Any]] = []
-        self._timers: list[Timer] = []
+        self._timers: list[FakeTimer] = []
 
     def time(self) -> float:
         return self.now_s
 
-    def call_soon(self, callback: Callable[..., Any], *given: Any) -> Timer:
+    def call_soon(self, callback: Callable[..., Any], *given: Any) -> FakeTimer:
         self._soon.append(lambda: callback(*given))
-        return Timer(self.now_s, callback)
+        return FakeTimer(self.now_s, callback)
 
-    def call_later(self, delay_s: float, callback: Callable[[], Any]) -> Timer:
-        timer = Timer(self.now_s + delay_s, callback)
+    def call_later(self, delay_s: float, callback: Callable[[], Any]) -> FakeTimer:
+        timer = FakeTimer(self.now_s + delay_s, callback)
         self._timers.append(timer)
         return timer
 
@@ -67,7 +57,7 @@ class Loop:
 
     @property
     def has_timers(self) -> bool:
-        return any(not timer.is_cancelled for timer in self._timers)
+        return any(not timer.cancelled for timer in self._timers)
 
     def iterate(self) -> None:
         """Runs what is scheduled now, not what that schedules."""
@@ -88,7 +78,7 @@ class Loop:
         due = [each for each in self._timers if each.at_s <= self.now_s]
         self._timers = [timer for timer in self._timers if timer not in due]
         for each in due:
-            if not each.is_cancelled:
+            if not each.cancelled:
                 each.callback()
         self.run()
 

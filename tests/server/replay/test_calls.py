@@ -14,6 +14,7 @@ from segstore.wire.controller_api import messages as m
 from segstore.wire.endpoint import Endpoint
 from segstore.wire.trace import Call, Direction, Record, RecordKind
 from tests.looped import looped
+from tests.server.controller.calls import stream_config
 
 STORE, HERE = Endpoint("127.0.0.1", 7), Endpoint("127.0.0.1", 8)
 STREAM = m.StreamInfo(scope="a", stream="s")
@@ -195,12 +196,6 @@ def test_answers_lead_to_the_replay_and_have_no_tokens() -> None:
 def said(replay: CallReplay, call: Call) -> str:
     assert replay.answer(call) is None
     return str(call_problem(call, replay, compare=True))
-
-
-def stream_config(name: str, segments: int) -> m.StreamConfig:
-    return m.StreamConfig(
-        streamInfo=m.StreamInfo(scope="a", stream=name), scalingPolicy=m.ScalingPolicy(minNumSegments=segments)
-    )
 
 
 def test_a_problem_names_the_nearest_calls_and_the_fields_that_differ() -> None:

@@ -6,18 +6,10 @@ import httpx
 import pytest
 
 from segstore.server import MockSegmentStore
-from segstore.traces import TraceFile
 from segstore.wire.trace import Exchanges, Record
 from tests.server.control_api.support import done, refusal
 from tests.server.support import Peer, append, create, set_up
-
-
-def read(path: Path, data: bytes) -> list[Record]:
-    path.write_bytes(data)
-    with TraceFile(path) as trace:
-        records = list(trace.records())
-        assert not trace.damages
-    return records
+from tests.server.traffic import read_all
 
 
 def names(records: list[Record]) -> list[str]:
@@ -40,7 +32,9 @@ async def test_what_passes_between_start_and_stop_is_downloaded(
     assert await done(http, "GET", "/v1/recordings/one") == stopped
     answer = await http.get("/v1/recordings/one/trace", params={"form": form})
     assert answer.headers["content-disposition"] == f'attachment; filename="segstore.{form}"'
-    records = read(tmp_path / f"one.{form}", answer.content)
+    path = tmp_path / f"one.{form}"
+    path.write_bytes(answer.content)
+    records = read_all(path)
     assert sorted(names(records)) == ["APPEND_BLOCK_END", "APPEND_SETUP", "DATA_APPENDED", "SETUP_APPEND"]
     await done(http, "DELETE", "/v1/recordings/one")
     assert refusal(await http.get("/v1/recordings/one"))[::2] == (404, "path.name")
