@@ -139,6 +139,7 @@ async def test_a_connection_lost_during_a_large_event_is_set_up_again_and_nothin
         await asyncio.gather(large, behind, last)
         assert carry.carried == [109]
         assert writer.last_number == 2
+        await writer.aclose()
 
 
 async def test_a_writer_closed_during_a_large_event_fails_it_and_what_is_behind_it() -> None:

@@ -226,6 +226,7 @@ async def test_what_a_writer_holds_is_counted_until_it_is_acknowledged() -> None
         for _ in range(3):
             await writer.write(b"x")
         assert (writer.segment_length, pool.metrics().bytes_in_flight) == (50, 0)
+        await writer.aclose()
 
 
 async def test_a_turn_of_a_writer_is_bounded_so_that_others_on_its_connection_get_theirs() -> None:
@@ -260,6 +261,7 @@ async def test_a_callback_that_fails_is_reported_with_its_segment_and_the_ack_of
             await writer.write(b"y")
             assert len(reported) == number
         assert {each["message"] for each in reported} == {f"the callback of an append to {SEGMENT} failed"}
+        await writer.aclose()
     asyncio.get_running_loop().set_exception_handler(None)
 
 
