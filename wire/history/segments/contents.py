@@ -203,6 +203,8 @@ class Contents:
                 index = bisect_left(span.offsets, offset)
                 known, held = span.hashes[index : index + count - at], span.offsets[index : index + count - at]
                 read, read_at = array("q", hashes[at : at + len(known)]), array("q", offsets[at : at + len(known)])
+                if not known or held[0] != offset:  # either read began in the middle of an event
+                    return None
                 if known != read or held != read_at:
                     events = zip(read_at, known, read, strict=True)
                     return next(((start, span.read_of(start)) for start, old, new in events if old != new), None)

@@ -167,7 +167,8 @@ class Placement:
             size += max(part.size, 0) if part.is_committed or is_found else 0
         if self.segment.is_created:
             return self.segment.length <= size
-        return self.segment.length - base == size and (base == 0 or all(start >= base for start in self._starts))
+        starts = chain(self._starts, self.segment.contents.foreign)
+        return self.segment.length - base == size and (base == 0 or all(start >= base for start in starts))
 
     def _size_behind(self, sender: Sender, base: int) -> int:
         """Returns the bytes of a writer that are stored at or behind an offset."""

@@ -86,6 +86,7 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             History().set_up().send(1, "a").ack(1, 9).send(2, "b").ack(2, 27).read(0, "a b b"),
             later().change("described", offset=100).send(8, "a").send(8, "a").ack(8, 118).read(100, "a a"),
             large(large(new(), L1, LARGE[:9], LARGE[9:], merged=None), L2, LARGE, merged=26).read(0, "large large"),
+            large(new().within(L1).send(0, LARGE[:9], L1), L1, LARGE[:9], LARGE[9:], merged=13).read(0, "large large"),
             History().read(0, "a").set_up().send(1, "a").send(1, "a").ack(1, 27).read(9, "a a"),
         ],
         [
@@ -168,6 +169,8 @@ CASES: dict[str, tuple[list[History], list[History], list[History]]] = {
             History().set_up().send(1, "ab").send(2, "cd").ack(2, 30).read(0, "ab xx cd"),
             later().send(8, "a").ack(8, 109).read(50, "b"),
             History().read(3, b"abcdefghijk"),
+            History().read(8, bytes(4)).read(0, "\0" * 8).read(12, bytes(4)).read(50, b"abcdefghijk"),
+            History().set_up().send(1, "a").ack(1, 109).read(0, b"abcdefghijk").read(100, "a"),
             new().read(MOST, "a", end=True),
         ],
     ),
