@@ -120,7 +120,7 @@ class SegmentFold:
         )
         if last > link.sent:
             link.sent = last
-        if data is None:
+        if data is None or count <= 0:
             writer.unknown = True
             return _NOTHING
         hashes, size = None if segment.is_raw else hashes_of(data), len(data)
@@ -145,32 +145,49 @@ class SegmentFold:
             hashes, count, size = hashes[old:], count - old, size - end_of(data, old)
         elif segment.is_transient:
             segment.take_chunk(data)
+        is_again = last - count < writer.removed  # and may be acknowledged where it was sent first, too
         if expected is not None and expected >= 0:
-            writer.expected[len(writer.lasts)] = expected
-        writer.add(last, count, hashes, size, segment.low(place), self._places.add(place))
+            writer.expected[len(writer.lasts)] = None if is_again else expected
+        low = writer.removed_low if is_again else segment.low(place)
+        writer.add(last, count, hashes, size, low, self._places.add(place))
         return broken
 
     def _repeated(
         self, segment: SegmentState, writer: Written, place: Place, sent: Sent, hashes: list[int]
     ) -> tuple[int, Sequence[Broken]]:
         """Takes an append with numbers that were sent before; returns how many of its events these are."""
-        old, different = writer.repeat(sent.last, sent.events, hashes)
-        if different < 0 or segment.is_raw:  # bytes without headers may be sent again in other portions
+        old, different = writer.repeat(sent.last, sent.events, hashes, len(sent.data or b""))
+        if different < 0:
+            return old, _NOTHING
+        if segment.is_raw:  # bytes without headers may be sent again in other portions
+            writer.unknown = True
             return old, _NOTHING
         first = self._places[writer.sent[writer.append_with(different)]]
         text = f"event {writer.numbers[different]} of writer {writer.name} was another event before"
         return old, [self._broken("number-reused", (first, place), text)]
 
     def _set_up(self, place: Place, set_up: SetUp) -> Iterator[Broken]:
-        _, writer, link = self._link(place, set_up.segment, set_up.writer)
+        segment, writer, link = self._link(place, set_up.segment, set_up.writer)
         link.set_ups += 1
         link.set_up, link.stored = place, max(link.stored, set_up.stored)
         link.acked, link.length = NONE, -1
         writer.stored = max(writer.stored, set_up.stored)
+        if segment.is_raw and not segment.is_transient:
+            writer.newest_link = link
+            self._remove(writer, set_up)
         acked = writer.acked[-1] if writer.acked else NONE
         if writer.latest is not None and acked > set_up.stored and is_before(writer.latest[2], set_up.asked):
             text = f"event {acked} of writer {writer.name} was acknowledged, and a later set-up answers {set_up.stored}"
             yield self._broken("ack-backwards", (writer.latest[2], place), text, acked, set_up.stored)
+
+    def _remove(self, writer: Written, set_up: SetUp) -> None:
+        """Removes the appends without event headers that a set-up shows not to be stored.
+
+        They may be sent again in other portions, or never.
+        """
+        stored = max(set_up.stored, writer.newest_acked)
+        while writer.newest > stored and not is_before(set_up.asked, self._places[writer.sent[-1]]):
+            writer.pop()
 
     def _acked(self, place: Place, acked: Acked) -> Sequence[Broken]:
         name, writer_name, number, length, store, asked = acked
@@ -203,6 +220,9 @@ class SegmentFold:
                 link.length = length
             segment.grow(length, place, store)
         if number > writer.newest_acked:
+            newest = writer.newest_link or link
+            if link is not newest and number > newest.stored:  # an append was stored that was removed here
+                writer.unknown = True
             writer.acknowledge(number, length, self._places.add(place), segment.store(store))
         if number > link.acked:
             link.acked = number

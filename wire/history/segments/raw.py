@@ -1,7 +1,7 @@
-"""Bytes without event headers, such as those of a byte stream: whether what was read is what was appended.
+"""Compares bytes without event headers, such as those of byte streams: whether reads return what was appended.
 
-Reads and appends have no ends in common but by chance, and payloads are not held. Both have digests, which can be
-joined and taken apart: the bytes between any two ends that both have are compared.
+Reads and appends have common ends only by chance, and payloads are not held. Digests can be joined and subtracted, so
+the bytes between any two common ends are compared.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 from segstore.wire.history.facts import Broken, Key, Open
@@ -18,18 +18,20 @@ from segstore.wire.history.segments.written import Written
 
 NOT_PLACED: Final = "it is not known where appended bytes without event headers are stored"
 NO_COMMON_ENDS: Final = "no two ends of reads are ends of appends without event headers"
-_PRIME: Final = (1 << 30) - 35  # one digit of Python's integers, by which they are divided fast
+_PRIME: Final = (1 << 30) - 35  # the largest prime in one digit of Python's integers: division by one digit is fast
 
 
 def digest(data: bytes) -> int:
-    """Returns the digest of bytes: the number that they are, modulo a prime."""
+    """Returns the digest of bytes: the number that they encode, modulo a prime."""
     return int.from_bytes(data, "big") % _PRIME
 
 
 class Digests:
-    """The digests of bytes that follow each other, from `ends[0]`: of all bytes before each end.
+    """The digests of bytes that follow each other from offset `ends[0]`.
 
-    places: of each end the place of its bytes; of the first end 0.
+    Attributes:
+        ends: the offset `ends[0]`, and the offset at which each piece ends.
+        sums: the digest of all bytes before each end. places: the index of each piece's place; 0 for `ends[0]`.
     """
 
     __slots__ = ("ends", "places", "sums")
@@ -49,7 +51,7 @@ class Digests:
 
 
 class RawReads:
-    """What was read of a segment: `runs` of reads, each of which starts where the one before ended."""
+    """The reads of a segment. runs: the digests of reads that start where the read before ended."""
 
     def __init__(self) -> None:
         self.runs: list[Digests] = []
@@ -71,46 +73,56 @@ def judge_raw(
 ) -> Iterator[Broken | Open]:
     """Compares the reads of a segment with the appends of its writers. name: the segment's."""
     stored = _stored(writers)
-    if stored is None or not reads.runs:
+    ends = {end: (digests, index) for digests in stored for index, end in enumerate(digests.ends)}
+    if len(stored) != 1 or not reads.runs:
         yield Open("garbage-read", key, NOT_PLACED)
-        return
-    indexes = {end: index for index, end in enumerate(stored.ends)}
     for run in reads.runs:
-        common = [(indexes[end], index) for index, end in enumerate(run.ends) if end in indexes]
-        if len(common) < 2:
+        common = [(*ends[end], index) for index, end in enumerate(run.ends) if end in ends]
+        ranges = [(*first, *last) for first, last in pairwise(common) if first[0] is last[0]]
+        if not ranges:
             yield Open("garbage-read", key, NO_COMMON_ENDS)
-        for (first, begin), (last, end) in pairwise(common):
-            if stored.between(first, last) != run.between(begin, end):
+        for appended, first, begin, _, last, end in ranges:
+            if appended.between(first, last) != run.between(begin, end):
                 low, high = run.ends[begin], run.ends[end]
                 text = f"bytes {low} to {high} of {name} are read, and others were appended there"
-                yield Broken("garbage-read", key, (places[stored.places[last]], places[run.places[end]]), text)
-                break  # what follows is often shifted by the same bytes
+                yield Broken("garbage-read", key, (places[appended.places[last]], places[run.places[end]]), text)
+                break  # the bytes that follow are often shifted by the same bytes
 
 
-def _stored(writers: Sequence[Written]) -> Digests | None:
-    """Returns the digests of appends where they are stored; None if it is not known where.
+def _stored(writers: Sequence[Written]) -> list[Digests]:
+    """Returns the digests of the appends, one object for each range that they fill without a hole.
 
-    The appends that an acknowledgement covers end at its length. They follow each other if they fill the range from the
-    end of the acknowledged appends before; of the first ones it must be known that they begin the segment, unless the
-    acknowledgement covers one append.
+    The last append that an acknowledgement covers ends at its length. The earlier appends lie directly before it if
+    they fill the range up to there, and if none of them can lie before the range: then no other bytes lie between.
     """
-    blocks: list[tuple[int, int, Written, list[int]]] = []
-    for written in writers:
-        if written.unknown or written.raw_from != 0:
-            return None
-        first = 0
-        for number, length in zip(written.acked, written.lengths, strict=True):
-            last = bisect_right(written.lasts, number)
-            appends = [index for index in range(first, last) if written.lasts[index] not in written.refused]
-            first, start = last, length - sum(written.sizes[index] for index in appends)
-            blocks.append((start, length, written, appends))
-    blocks.sort(key=lambda block: block[:2])
-    if not blocks or (blocks[0][0] != 0 and len(blocks[0][3]) > 1):
-        return None
-    stored = Digests(blocks[0][0])
-    for start, _, written, appends in blocks:
-        if start != stored.ends[-1] or start < 0:
-            return None
+    stored: list[Digests] = []
+    blocks = chain.from_iterable(map(_acknowledged, writers))
+    for length, start, written, appends in sorted(blocks, key=lambda block: block[:2]):
+        lowest = stored[-1].ends[0] if stored and stored[-1].ends[-1] == start else start
+        is_conditional = not written.expected.keys().isdisjoint(appends[:-1])  # and may have been refused
+        if len(appends) > 1 and (is_conditional or not lowest <= max(written.lows[appends[0]], 0) <= start):
+            appends = appends[-1:]
+            start = length - written.sizes[appends[0]]
+        if start < 0:
+            continue
+        if not stored or stored[-1].ends[-1] != start:
+            stored.append(Digests(start))
         for index in appends:
-            stored.add(written.sizes[index], written.hashes[written.firsts[index]], written.sent[index])
+            stored[-1].add(written.sizes[index], written.hashes[written.firsts[index]], written.sent[index])
     return stored
+
+
+def _acknowledged(written: Written) -> Iterator[tuple[int, int, Written, list[int]]]:
+    """Yields what each acknowledgement covers: its length, the first offset, the writer, and the indexes of appends.
+
+    The first offset is right if the appends are contiguous.
+    """
+    if written.unknown or written.raw_from < 0:
+        return
+    first = written.raw_from
+    for number, length in zip(written.acked, written.lengths, strict=True):
+        last = bisect_right(written.lasts, number)
+        appends = [index for index in range(first, last) if written.lasts[index] not in written.refused]
+        first = max(first, last)
+        if appends and written.lasts[appends[-1]] == number:
+            yield length, length - sum(written.sizes[index] for index in appends), written, appends

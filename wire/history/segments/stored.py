@@ -54,7 +54,10 @@ def _owners(key: Key, places: PlaceList, segment: SegmentState) -> Findings:
         return
     ends: dict[int, tuple[int, int]] = {}
     for writer in segment.writers.values():
-        for length, store, ack in zip(writer.lengths, writer.stores, writer.acks, strict=True):
+        for number, length, store, ack in zip(writer.acked, writer.lengths, writer.stores, writer.acks, strict=True):
+            append = writer.append_of(number)
+            if append >= 0 and writer.sizes[append] == 0:
+                continue  # an empty append ends where the append before ends
             other, earlier = ends.setdefault(length, (store, ack))
             if other != store and store and other and length >= 0:
                 text = f"two stores acknowledge different appends to {segment.name} that end at {length}"

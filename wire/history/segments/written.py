@@ -43,6 +43,7 @@ class Written:
         refused: numbers of refused appends. resent: numbers that were sent more than once.
         expected: the offsets of conditional appends, by their index; None if an append had several events.
         unknown: whether it sent events that are not known.
+        removed: the highest number of a removed append. removed_low: the entry in `lows` of the first removed append.
         raw_from: the index of its first append without event headers, whose entry has the digest; -1 without one.
     """
 
@@ -60,6 +61,9 @@ class Written:
         """The link of the latest acknowledgement, the place of its append, and its own."""
         self.unknown = False
         self.raw_from = -1
+        self.removed, self.removed_low = NONE, -1
+        self.newest_link: Link | None = None
+        """Of bytes without event headers: the link of the latest set-up, which shows what earlier links have stored."""
 
     def add(self, last: int, count: int, hashes: list[int], size: int, low: int, place: int) -> None:
         """Adds an append, whose numbers are above all earlier numbers."""
@@ -77,6 +81,19 @@ class Written:
         self.lows.append(low)
         self.sent.append(place)
 
+    def pop(self) -> None:
+        """Removes the last append."""
+        first = self.firsts.pop()
+        del self.numbers[first:], self.hashes[first:]
+        self.sizes.pop()
+        self.sent.pop()
+        self.removed = max(self.removed, self.newest)
+        self.removed_low = self.lows.pop()
+        self.refused.discard(self.lasts.pop())
+        self.expected.pop(len(self.lasts), None)
+        self.raw_from = min(self.raw_from, len(self.lasts))
+        self.newest = self.lasts[-1] if self.lasts else NONE
+
     def acknowledge(self, number: int, length: int, place: int, store: int) -> None:
         """Adds an acknowledgement that covers new events."""
         self.newest_acked = number
@@ -85,7 +102,7 @@ class Written:
         self.acks.append(place)
         self.stores.append(store)
 
-    def repeat(self, last: int, count: int, hashes: list[int]) -> tuple[int, int]:
+    def repeat(self, last: int, count: int, hashes: list[int], size: int) -> tuple[int, int]:
         """Takes events whose numbers are not above all earlier numbers, except for the last events perhaps.
 
         Returns how many of them are old, and the index of an old event that was another event; -1 if all are the same.
@@ -100,8 +117,11 @@ class Written:
             index, position = bisect_left(numbers, number), number - old.start
             is_single = index + 1 >= len(numbers) or numbers[index + 1] != number
             if len(hashes) == count and is_single and self.hashes[index] != hashes[position]:
-                if self.lasts[self.append_with(index)] in self.refused:
+                append = self.append_with(index)
+                if self.lasts[append] in self.refused:
                     self.hashes[index] = hashes[position]
+                    if self.firsts[append] == index - position and self.lasts[append] == last:
+                        self.sizes[append] = size
                 else:
                     different = index if different < 0 else different
         self.refused.discard(last)

@@ -71,3 +71,25 @@ def test_what_is_not_known_is_open() -> None:
     assert sent().send(2, b"two").ack(2, 9).read(0, b"xyz").read(3, b"xyztwo").verdicts() == (set(), {"garbage-read"})
     assert sent().ack(1, 3).read(0, b"onetwo").verdicts() == (set(), {"garbage-read"})
     assert sent().ack(1, 3).verdicts() == (set(), {"lost-write"})
+
+
+def test_what_is_lost_or_sent_again_breaks_no_rule() -> None:
+    def lost() -> History:
+        return History().send(1, b"one").send(2, b"two").set_up(1, on=2)
+
+    for history, read in (
+        (lost().send(1, b"six", "v", on=3).send(3, b"ten", on=2).ack(3, 9, on=2), b"onesixten"),
+        (lost().send(2, b"two", on=2).ack(2, 6, on=2).refuse(2), b"onetwo"),
+        (lost().change("described", offset=9).send(2, b"t", on=2).ack(2, 6, asked=1), b"onetwo"),
+        (History().send(1, b"one").send(1, b"two", "v").ack(1, 6, "v").send(2, b"ten").ack(2, 12), b"onetwosixten"),
+        (History().send(1, b"one").refuse(1).send(1, b"three").ack(1, 5).send(2, b"x").ack(2, -(1 << 63)), b"three"),
+        (History().send(1, b"a").ack(1, 1).send(1, b"", "v").ack(1, 1, "v", store="b:1"), b"a"),
+        (History().send(1, b"one", at=9).send(1, b"six", "v").send(2, b"two").ack(2, 6), b"sixtwo"),
+        (History().send(2, b"").send(1, b"", count=-1).send(1, b""), b""),
+        (History().send(1, b"x").send(1, b"y").ack(1, 1), b"y"),
+    ):
+        for offset in range(len(read)):
+            history.read(offset, read[offset : offset + 1])
+        assert history.verdicts()[0] == set(), read
+    history = History().send(3, b"onetwo", count=3).set_up(on=2).send(2, b"on", on=2, count=2).send(3, b"etwo", on=2)
+    assert history.ack(3, 6, on=2).set_up(writer="idle").read(0, b"onetwo").verdicts() == (set(), set())
