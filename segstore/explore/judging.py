@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import permutations
 from os.path import commonprefix
+from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -22,7 +24,7 @@ from segstore.explore.points import subject_of
 from segstore.explore.running import Run, events_of
 from segstore.server.replay import read_script
 from segstore.wire import decode
-from segstore.wire.blocks import Append
+from segstore.wire.blocks import EVENT_HEADER_BYTES, Append
 from segstore.wire.history import RULES, Broken, judge, placed
 from segstore.wire.printable import printable
 from segstore.wire.trace import Call, Direction, Record, RecordKind
@@ -34,6 +36,8 @@ _MOST_SHOWN: Final = 200
 _BUGS: Final = (TypeError, AttributeError, NameError, LookupError, RecursionError, ArithmeticError)
 """Errors of Python that are bugs of the client, whatever the store has answered."""
 _RUST_PANIC: Final = 101
+_ANSWERED: Final = ("lost-write", "frames-only")
+"""Rules whose open questions tell the user nothing."""
 
 
 class Good(NamedTuple):
@@ -82,6 +86,7 @@ def judged(setting: ExplorerSetting, good: Good, run: Run) -> tuple[list[str], C
             except_for=good.varying | partial,
             unframed=frozenset(map(subject_of, good.run.unframed | run.unframed)),
             missing=has_claimed_success,
+            removed=_removed(good, run),
         )
         if has_claimed_success and good.prints_same and not answers and run.output != good.run.output:
             lines.append(f"printed: {_shown(run.output)} in place of {_shown(good.run.output)}")
@@ -92,8 +97,8 @@ def judged(setting: ExplorerSetting, good: Good, run: Run) -> tuple[list[str], C
     panic = panic_of(run.stderr)
     if lines and panic and run.error is None:  # a thread's, which may be why
         lines[0] += f"; its standard error has: {panic}"
-    # Stored contents were compared, whatever the client has read.
-    questions = {(rule, why): count for (rule, why), count in unknown.items() if rule != "lost-write"}
+    # Stored contents were compared, whatever the client has read; the failures themselves end within frames.
+    questions = {(rule, why): count for (rule, why), count in unknown.items() if rule not in _ANSWERED}
     return [printable(line) for line in lines], Counter(questions)
 
 
@@ -145,6 +150,23 @@ def _emptied(good: Good) -> frozenset[str]:
     removals = (request for request in requests if request.type_name in ("TRUNCATE_SEGMENT", "DELETE_SEGMENT"))
     segments: list[str] = [removal.segment for removal in removals]  # type: ignore[attr-defined]  # both have one
     return frozenset(subject_of(segment) for segment in segments if segment.count("#") == 1)
+
+
+def _removed(good: Good, run: Run) -> dict[str, Counter[bytes]]:
+    """Returns the events of each stream that one run has and the other has truncated.
+
+    How far a client truncates may depend on times, so both runs must have truncated the segment.
+    """
+    removed: dict[str, Counter[bytes]] = {}
+    both = (good.segments, good.run.starts), (run.segments, run.starts)
+    for (segments, starts), (_, other_starts) in permutations(both):
+        for segment, events in segments.items():
+            offset = starts.get(segment, 0)
+            for event in events:
+                if 0 < offset < other_starts.get(segment, 0):
+                    removed.setdefault(subject_of(segment), Counter())[event] += 1
+                offset += EVENT_HEADER_BYTES + len(event)
+    return removed
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -229,11 +251,13 @@ def compared(
     except_for: frozenset[str] = frozenset(),
     unframed: frozenset[str] = frozenset(),
     missing: bool = True,
+    removed: Mapping[str, Counter[bytes]] = MappingProxyType({}),
 ) -> list[str]:
     """Returns how stored events differ, one line per kind and stream.
 
     records: of the run without faults, which tell the writers; None if events may have another order. except_for:
-    streams that are not compared. unframed: streams of bytes. missing: whether missing events count.
+    streams that are not compared. unframed: streams of bytes. missing: whether missing events count. removed: events of
+    each stream that may be missing on either side.
     """
     lines: list[str] = []
     writer_of = {} if records is None else _writers(records)
@@ -245,10 +269,11 @@ def compared(
         if name in unframed:
             lines += _compared_bytes(name, b"".join(by_stream.get(name, ())), b"".join(stored_by_stream.get(name, ())))
             continue
-        extra = actual - expected
+        gone = removed.get(name, Counter())
+        lacking, extra = expected - actual - gone, actual - expected - gone
         again = Counter({event: count for event, count in extra.items() if event in expected})
-        if missing and expected - actual:
-            lines.append(f"lost: {name} lacks {_shown_events(expected - actual)}")
+        if missing and lacking:
+            lines.append(f"lost: {name} lacks {_shown_events(lacking)}")
         if again:
             lines.append(f"duplicated: {name} has {_shown_events(again)} more than once")
         if extra - again:
@@ -262,7 +287,7 @@ def _compared_bytes(name: str, wanted: bytes, stored: bytes) -> Iterator[str]:
     """Yields how the contents of a byte stream differ."""
     same = len(commonprefix([wanted, stored]))  # noqa: RUF071 — bytes, not paths
     if same < len(stored):
-        yield f"foreign: {name} has other bytes from offset {same:,} on: {len(stored):,} in place of {len(wanted):,}"
+        yield f"foreign: {name} has other bytes from offset {same:,} on: {len(stored):,} in all, not {len(wanted):,}"
     elif same < len(wanted):
         yield f"lost: {name} has {same:,} of {len(wanted):,} bytes"
 
@@ -312,4 +337,4 @@ def _same_order(before: Sequence[bytes], now: Sequence[bytes]) -> bool:
 def _shown_events(events: Counter[bytes]) -> str:
     first = next(iter(events))
     more = events.total() - 1
-    return f"the event {first[:40]!r}" + (f" and {more} more" if more else "")
+    return f"the event {first[:40]!r}" + (f" and {more} other{'s' if more > 1 else ''}" if more else "")

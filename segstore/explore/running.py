@@ -161,6 +161,7 @@ class Run:
 
     Args:
         segments: The events of each segment; tables, indexes and open transactions excepted.
+        starts: The offset of the first event of each segment; above 0 if it was truncated.
         unframed: The segments whose contents are no events, such as those of byte streams.
         output: What the client has printed or returned as bytes; None for other clients.
         stderr: The standard error of a command.
@@ -178,6 +179,7 @@ class Run:
 
     injections: tuple[Injection, ...]
     segments: dict[str, list[bytes]] = field(default_factory=dict)
+    starts: dict[str, int] = field(default_factory=dict)
     unframed: set[str] = field(default_factory=set)
     output: bytes | None = None
     stderr: str = ""
@@ -362,6 +364,7 @@ def _read_contents(mock: ExploredCluster, run: Run) -> None:
         if is_index(name) or parent_of(name) or segment.is_table or "/_" in f"/{name}":
             continue
         data = segment.read_bytes(segment.start_offset, segment.length - segment.start_offset)
+        run.starts[name] = segment.start_offset
         events, length = events_of(data)
         run.segments[name] = events if length == len(data) else [data]
         if length != len(data):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import fnmatch
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
-from segstore.client import Client, ClientSettings, TableConfig, TableKey, connect
+from segstore.client import Client, ClientError, ClientSettings, TableConfig, TableKey, connect
 from segstore.explore import ExploredCluster, explore
 from tests.looped import looped
 
@@ -195,6 +196,25 @@ async def test_events_that_a_client_could_not_remove_are_no_finding() -> None:
     explored = await explore(removes, prepare=prepare, match=match, failures=["NOT_FOUND*", "NoSuchSegment"])
     assert explored.findings == [], str(explored)
     assert explored.runs > 2
+
+
+async def test_how_far_a_client_truncates_is_no_finding() -> None:
+    async def removes(mock: ExploredCluster, more: int) -> None:
+        await writes(mock)
+        async with connect(f"tcp://{mock.controller_uri}") as client, client.event_reader("shop", "orders") as reader:
+            await anext(reader)
+            try:
+                await client.controller.stream_config("shop", "orders")
+            except ClientError:
+                more = 1 - more
+            for _ in range(more):
+                await anext(reader)
+            await client.controller.truncate_stream("shop", "orders", reader.cut)
+
+    match = "rpc = getStreamConfiguration"
+    for more in (0, 1):
+        explored = await explore(partial(removes, more=more), prepare=prepare, match=match, failures=["NOT_FOUND*"])
+        assert (explored.findings, explored.runs) == ([], 4), str(explored)
 
 
 async def test_an_application_that_retries_with_a_new_writer_stores_events_twice() -> None:

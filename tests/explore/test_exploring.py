@@ -128,8 +128,8 @@ async def test_a_writer_that_takes_silence_for_success_loses_events() -> None:
 
     explored = await explore(careless, match="type = APPEND_BLOCK_END", failures=["cut before"])
     assert sorted(finding.broken[0] for finding in explored.findings) == [
-        f"lost: {STREAM} lacks the event b'event1' and 2 more",
-        f"lost: {STREAM} lacks the event b'event2' and 1 more",
+        f"lost: {STREAM} lacks the event b'event1' and 2 others",
+        f"lost: {STREAM} lacks the event b'event2' and 1 other",
         f"lost: {STREAM} lacks the event b'event3'",
     ]
 
