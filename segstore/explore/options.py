@@ -34,7 +34,7 @@ class ExploreOptions(TypedDict, total=False):
         keep_order: Whether each writer's events must keep their order; true by default.
         check: A function, or a coroutine function, that is called after each run with the cluster; returns what else
             is broken, as "kind: text", or None; may raise AssertionError.
-        stores: The number of stores; containers move with two or more.
+        stores: The number of stores, 1 by default; containers move with two or more.
         tokens: Whether the stores check delegation tokens, which the controller gives and which can expire.
         prepare: Called once with a cluster; each run starts with the state that it leaves.
         wanted: The events of each segment, if known in advance.
