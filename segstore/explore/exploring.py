@@ -276,8 +276,8 @@ class _Explorer:
             broken, unknown = judged(setting, self._good, run)
             self._explored.unknown += unknown
         finding = Finding(injections, tuple(broken), run.records if broken else (), setting.repeating)
-        if len(injections) > 1 and finding.kinds <= self._kinds(injections[0]):
-            finding = Finding(injections)  # the first failure alone breaks as much
+        if len(injections) > 1 and finding.kinds <= self._kinds(injections):
+            finding = Finding(injections)  # the failures alone break as much
         for injection in injections:
             if str(injection) in run.impossible:
                 self._explored.not_injected[injection.failure.name, run.impossible[str(injection)]] += 1
@@ -294,9 +294,10 @@ class _Explorer:
         self._setting.tell(self._explored.runs, self._total, finding if finding.broken else None)
         return finding._replace(is_made=is_made, why=why)
 
-    def _kinds(self, injection: Injection) -> set[str]:
-        """Returns the kinds of failure that an injection shows alone."""
-        return {kind for cell in self._explored.cells if cell.name == str(injection) for kind in cell.kinds}
+    def _kinds(self, injections: Injections) -> set[str]:
+        """Returns the kinds of failure that each of some injections shows alone."""
+        names = set(map(str, injections))
+        return {kind for cell in self._explored.cells if cell.name in names for kind in cell.kinds}
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------
