@@ -187,7 +187,7 @@ def recording(effort: Effort) -> Report:
             _judge(file)
     heading = ["load", "bytes of the trace an append"]
     for what, more in (("store", "recording"), ("store", "with an HTTP port"), ("tap", "with an HTTP port")):
-        heading += [f"{what} {more}: ratio", f"{what}: CPU µs an append", more]
+        heading += [f"{what} {more}: ratio", f"{what} without: CPU µs an append", f"{what} {more}: CPU µs an append"]
     report.tables.append((heading, rows))
     return report
 

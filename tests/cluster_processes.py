@@ -123,12 +123,12 @@ class Serving:
 
     def abandon(self) -> None:
         """Kills it if it runs, and lets its ports go. Blocks."""
-        self._held.close()
         if self._process is not None:
             self._signal(signal.SIGKILL)
             self.wait()
             if self._process.stdout is not None:
                 self._process.stdout.close()
+        self._held.close()
 
     def freeze(self) -> None:
         """It stands still until `thaw`; nothing if it has ended."""

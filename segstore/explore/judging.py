@@ -161,9 +161,9 @@ def _removed(good: Good, run: Run) -> dict[str, Counter[bytes]]:
     both = (good.segments, good.run.starts), (run.segments, run.starts)
     for (segments, starts), (_, other_starts) in permutations(both):
         for segment, events in segments.items():
-            offset = starts.get(segment, 0)
+            start = offset = starts.get(segment, 0)
             for event in events:
-                if 0 < offset < other_starts.get(segment, 0):
+                if start > 0 and offset < other_starts.get(segment, 0):
                     removed.setdefault(subject_of(segment), Counter())[event] += 1
                 offset += EVENT_HEADER_BYTES + len(event)
     return removed

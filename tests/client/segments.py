@@ -61,5 +61,7 @@ async def writing(
     """A scripted store, a pool with these settings, and a writer that is aborted at the end."""
     async with ScriptedStore(script) as store, ConnectionPool(settings(**options)) as pool:
         writer = SegmentWriter(pool, FixedStore(store.endpoint), SEGMENT, carry=carry, on_over=on_over)
-        yield store, pool, writer
-        await writer.abort()
+        try:
+            yield store, pool, writer
+        finally:
+            await writer.abort()

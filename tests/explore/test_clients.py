@@ -198,23 +198,24 @@ async def test_events_that_a_client_could_not_remove_are_no_finding() -> None:
     assert explored.runs > 2
 
 
-async def test_how_far_a_client_truncates_is_no_finding() -> None:
-    async def removes(mock: ExploredCluster, more: int) -> None:
+async def test_how_far_a_client_truncates_is_no_finding_but_whether_it_does() -> None:
+    async def removes(mock: ExploredCluster, usual: int, failed: int) -> None:
         await writes(mock)
         async with connect(f"tcp://{mock.controller_uri}") as client, client.event_reader("shop", "orders") as reader:
-            await anext(reader)
             try:
                 await client.controller.stream_config("shop", "orders")
             except ClientError:
-                more = 1 - more
-            for _ in range(more):
+                usual = failed
+            for _ in range(usual):
                 await anext(reader)
-            await client.controller.truncate_stream("shop", "orders", reader.cut)
+            if usual:
+                await client.controller.truncate_stream("shop", "orders", reader.cut)
 
-    match = "rpc = getStreamConfiguration"
-    for more in (0, 1):
-        explored = await explore(partial(removes, more=more), prepare=prepare, match=match, failures=["NOT_FOUND*"])
-        assert (explored.findings, explored.runs) == ([], 4), str(explored)
+    options = {"prepare": prepare, "match": "rpc = getStreamConfiguration", "failures": ["NOT_FOUND*"]}
+    for usual, failed, kinds in ((1, 2, set()), (2, 1, set()), (0, 2, {"lost"}), (2, 0, {"foreign"})):
+        explored = await explore(partial(removes, usual=usual, failed=failed), **options)
+        assert {kind for finding in explored.findings for kind in finding.kinds} == kinds, str(explored)
+        assert all("1 other" in line for finding in explored.findings for line in finding.broken), str(explored)
 
 
 async def test_an_application_that_retries_with_a_new_writer_stores_events_twice() -> None:

@@ -159,8 +159,9 @@ async def use_bytes(pravega: Client, random: Random, count: int) -> None:
 
     async def read_bytes() -> None:
         async with pravega.byte_reader("a", "s") as reader:
-            while await reader.read(random.randrange(1, 2_000)):
-                pass
+            data = b"x"
+            while data:
+                data = await reader.read(random.randrange(1, 2_000))
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(read_bytes())

@@ -35,13 +35,14 @@ _IN_A_CONNECTION: Final = "bytes that were never read, between reads of one conn
 _UNLESS_REMOVED: Final = "traces, histories (a removal by a client that was not recorded may break it)"
 _JUDGED_IN: Final = {
     "key-order": "histories (traces have no routing keys)",
+    "inconsistent-offsets": "traces (bytes without event headers: under `garbage-read`), histories",
     "window-over-event": "histories (traces do not show that a writer timed out)",
     **dict.fromkeys(("not-linearizable", "false-compare-and-set"), _UNLESS_REMOVED),
     **dict.fromkeys(("read-twice", "nonmonotonic-poll"), _IN_GROUPS.format("")),
     **dict.fromkeys(("unread-below-checkpoint", "poll-skip"), _IN_GROUPS.format(f"; {_IN_A_CONNECTION}")),
 }
 _ALSO_IN_HISTORIES: Final = (
-    *("lost-write", "duplicate", "reordered", "garbage-read", "inconsistent-offsets", "aborted-read", "held-twice"),
+    *("lost-write", "duplicate", "reordered", "garbage-read", "aborted-read", "held-twice"),
     *("precommitted-read", "partial-transaction", "two-outcomes", "version-backwards"),
 )
 

@@ -46,6 +46,7 @@ async def test_set_up_comes_first_and_numbers_never_go_backwards() -> None:
     async with writing(answer) as (store, _, writer):
         for _ in range(23):
             await writer.write(b"event")
+        await writer.aclose()
         assert len(store.peers) >= 4
         numbers = []
         for peer in store.peers:

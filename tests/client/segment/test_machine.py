@@ -49,6 +49,7 @@ async def test_one_ack_covers_all_appends_before_it() -> None:
         assert all(ack.done() for ack in acks)
         assert writer.segment_length == 60
         assert writer.in_flight == 0
+        await writer.aclose()
 
 
 @pytest.mark.seed("36.22")
@@ -62,6 +63,7 @@ async def test_an_ack_that_cannot_be_is_a_protocol_error_and_nothing_is_lost(num
 
     async with writing(answer) as (store, _, writer):
         await asyncio.gather(*[writer.write(b"x") for _ in range(3)])
+        await writer.aclose()
         assert len(store.peers) == 2, "the connection that lied is gone"
 
 
@@ -89,6 +91,7 @@ async def test_the_answer_to_a_set_up_acknowledges_and_the_rest_is_sent_again_be
         await asyncio.gather(*acks)
         assert writer.set_ups == 2
         assert writer.last_number == 5
+        await writer.aclose()
     assert sent_again[-1] == 5
     assert sent_again[:-1] == [last for last in (2, 4) if last > stored]
 

@@ -67,7 +67,7 @@ def played_in(world: Callable[[], AbstractAsyncContextManager[T]]) -> Callable[[
                 await test(given, **arguments)
 
         signature = inspect.signature(test)
-        play.__name__ = test.__name__
+        functools.update_wrapper(play, test)
         play.__signature__ = signature.replace(parameters=[*signature.parameters.values()][1:])
         return in_virtual_time(play)
 

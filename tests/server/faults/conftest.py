@@ -1,4 +1,4 @@
-"""What applies fault rules, and a peer of it."""
+"""A cluster or a tap that applies fault rules, and a peer that is connected to it."""
 
 from collections.abc import AsyncIterator
 

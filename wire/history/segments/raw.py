@@ -6,6 +6,7 @@ the bytes between any two common ends are compared.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -16,14 +17,13 @@ from segstore.wire.history.facts import Broken, Key, Open
 from segstore.wire.history.segments.contents import PlaceList
 from segstore.wire.history.segments.written import Written
 
-NOT_PLACED: Final = "it is not known where appended bytes without event headers are stored"
-NO_COMMON_ENDS: Final = "no two ends of reads are ends of appends without event headers"
-_PRIME: Final = (1 << 30) - 35  # the largest prime in one digit of Python's integers: division by one digit is fast
+NOT_COMPARED: Final = "bytes without event headers were read that no known append explains"
+_PRIME: Final = sys.hash_info.modulus
 
 
 def digest(data: bytes) -> int:
     """Returns the digest of bytes: the number that they encode, modulo a prime."""
-    return int.from_bytes(data, "big") % _PRIME
+    return hash(int.from_bytes(data, "big"))  # is the remainder, and fast
 
 
 class Digests:
@@ -74,19 +74,21 @@ def judge_raw(
     """Compares the reads of a segment with the appends of its writers. name: the segment's."""
     stored = _stored(writers)
     ends = {end: (digests, index) for digests in stored for index, end in enumerate(digests.ends)}
-    if len(stored) != 1 or not reads.runs:
-        yield Open("garbage-read", key, NOT_PLACED)
     for run in reads.runs:
         common = [(*ends[end], index) for index, end in enumerate(run.ends) if end in ends]
-        ranges = [(*first, *last) for first, last in pairwise(common) if first[0] is last[0]]
-        if not ranges:
-            yield Open("garbage-read", key, NO_COMMON_ENDS)
-        for appended, first, begin, _, last, end in ranges:
+        compared = 0
+        for (appended, first, begin), (other, last, end) in pairwise(common):
+            if appended is not other:
+                continue  # between them is a hole
+            low, high = run.ends[begin], run.ends[end]
+            compared += high - low
             if appended.between(first, last) != run.between(begin, end):
-                low, high = run.ends[begin], run.ends[end]
                 text = f"bytes {low} to {high} of {name} are read, and others were appended there"
                 yield Broken("garbage-read", key, (places[appended.places[last]], places[run.places[end]]), text)
                 break  # the bytes that follow are often shifted by the same bytes
+        else:
+            if compared < run.ends[-1] - run.ends[0]:
+                yield Open("garbage-read", key, NOT_COMPARED)
 
 
 def _stored(writers: Sequence[Written]) -> list[Digests]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from segstore.wire.history.facts import Broken, Key, Open, Place
 from segstore.wire.history.segments.contents import PlaceList
 from segstore.wire.history.segments.placement import MISSING, OPTIONAL, Placement, Sender, is_aborted
-from segstore.wire.history.segments.raw import judge_raw
+from segstore.wire.history.segments.raw import NOT_COMPARED, judge_raw
 from segstore.wire.history.segments.state import ANYWHERE, SegmentState, is_before
 from segstore.wire.names import SegmentName
 
@@ -75,6 +75,8 @@ def _contents(key: Key, places: PlaceList, segment: SegmentState, parts: Sequenc
             yield Open("lost-write", key, UNREAD, acknowledged)
         return
     if segment.is_raw:
+        if contents.spans or contents.foreign or not segment.raw_reads.runs:  # they were read before the appends
+            yield Open("garbage-read", key, NOT_COMPARED)
         yield from judge_raw(key, places, segment.name, tuple(writers), segment.raw_reads)
         return
     if any(part.is_raw and not part.is_transient for part in parts):

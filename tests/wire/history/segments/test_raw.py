@@ -45,7 +45,7 @@ def test_a_changed_byte_is_garbage() -> None:
     for seed in range(200):
         chance = random.Random(seed)
         data = b"x" + chance.randbytes(chance.randrange(1, 60))
-        history, changed = appended(data, chance), chance.randrange(len(data))
+        history, changed = appended(data, chance, writers=chance.choice((1, 2))), chance.randrange(len(data))
         read = data[:changed] + bytes([data[changed] ^ 1 << chance.randrange(8)]) + data[changed + 1 :]
         for offset, piece in cut(read, chance):
             history.read(offset, piece)
@@ -70,6 +70,9 @@ def test_what_is_not_known_is_open() -> None:
     assert sent().ack(1, 3).read(1, b"ne").verdicts() == (set(), {"garbage-read"})
     assert sent().send(2, b"two").ack(2, 9).read(0, b"xyz").read(3, b"xyztwo").verdicts() == (set(), {"garbage-read"})
     assert sent().ack(1, 3).read(0, b"onetwo").verdicts() == (set(), {"garbage-read"})
+    assert sent().ack(1, 3).read(0, b"one").read(3, b"XYZ").verdicts() == (set(), {"garbage-read"})
+    assert History().send(1, bytes(8)).ack(1, 8).send(2, b"x").read(0, b"garbage!").verdicts()[1] == {"garbage-read"}
+    assert History().read(0, b"garbage!!").send(1, b"x").verdicts() == (set(), {"garbage-read"})
     assert sent().ack(1, 3).verdicts() == (set(), {"lost-write"})
 
 
