@@ -30,7 +30,7 @@ from segstore.server.coordination.placement import store_path
 from segstore.server.coordination.zookeeper import ZooKeeperCoordinator, ZooKeeperSession
 from segstore.wire.names import container_of
 from tests.official.client import ClientFailed, OfficialClient, run
-from tests.official.support import make_stream, uri
+from tests.official.support import uri
 from tests.server.coordination.cut_line import CutLine
 from tests.server.coordination.stores import Store
 from tests.server.coordination.zookeeper_server import PART, end_session
@@ -300,7 +300,7 @@ async def test_the_configuration_may_be_with_another_service_whose_session_no_st
             configuration=at(line.address, f"{below}-configuration"),
         ) as mock,
     ):
-        await make_stream(mock, "scope", "stream", 3)
+        await make_stream(mock, "stream", 3)
         configuration = mock.members.configuration
         await until(lambda: configuration.published > 0 and configuration.session is not None)
         sessions, owned = [session_of(mock, number) for number in range(2)], shares(mock)
@@ -313,7 +313,7 @@ async def test_the_configuration_may_be_with_another_service_whose_session_no_st
         await end(zookeeper, old)
         line.cut()
         await until(lambda: old.state is not SessionState.CONNECTED)
-        await make_stream(mock, "scope", "later", 2)
+        await make_stream(mock, "later", 2)
         line.heal()
         await until(lambda: configuration.session not in (None, old))
         async with asyncio.timeout(PATIENCE_S):
@@ -359,6 +359,13 @@ async def read_all(mock: MockCluster, what: dict[str, Any], container: int) -> A
     raise AssertionError("six readers in turn lost the table of their group")
 
 
+async def make_stream(mock: MockCluster, stream: str, segments: int) -> None:
+    """Creates a stream; asks again while its containers move from one store to another."""
+    async with connect(f"tcp://{mock.controller_uri}") as pravega:
+        await pravega.controller.create_scope("scope")
+        await pravega.controller.create_stream("scope", stream, segments=segments)
+
+
 @asynccontextmanager
 async def three_stores(zookeeper: str, below: str) -> AsyncIterator[tuple[MockCluster, CutLine]]:
     """The first of them has its session over a line that can be cut."""
@@ -379,7 +386,7 @@ async def test_this_client_writes_and_reads_all_in_order_while_sessions_expire(z
         connect(f"tcp://{mock.controller_uri}") as pravega,
         asyncio.timeout(PATIENCE_S * 3),
     ):
-        await make_stream(mock, "scope", "stream", 4)
+        await make_stream(mock, "stream", 4)
         counts: list[int] = []
         async with pravega.event_writer("scope", "stream") as writer:
             for turn in range(3):
@@ -415,7 +422,7 @@ async def test_the_official_client_writes_and_reads_all_in_order_while_sessions_
 ) -> None:
     keys, per_key = 20, 120
     async with three_stores(zookeeper, below) as (mock, line):
-        await make_stream(mock, "scope", "stream", 4)
+        await make_stream(mock, "stream", 4)
         what = {"scope": "scope", "stream": "stream", "keys": keys, "per_key": per_key}
         async with (
             OfficialClient(uri(mock), "events.write", **what, in_flight=50, pauses=3) as writer,
