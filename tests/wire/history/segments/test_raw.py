@@ -1,4 +1,4 @@
-"""Bytes without event headers: what is read is what was appended, wherever reads and appends are cut."""
+"""Bytes without event headers: reads return the appended bytes, wherever reads and appends are cut."""
 
 import random
 from itertools import pairwise
