@@ -12,7 +12,7 @@ from segstore.server.controller import ScalingPolicy, StreamConfig
 from segstore.server.coordination import Configuration, Disconnected, InProcessCoordinator
 from segstore.server.coordination.configuration import CONFIGURATION, NoConfiguration
 from segstore.server.coordination.errors import Unreachable
-from tests.server.coordination.virtual_time import played_in, until
+from tests.server.coordination.virtual_time import pass_time, played_in, until
 
 pytestmark = pytest.mark.seed("57.6")
 
@@ -93,7 +93,7 @@ async def test_without_a_service_another_session_is_tried_for_until_there_is_one
     world.service.expire(world.session_of(world.publisher).session_id)
     with pytest.raises(Unreachable):
         await world.service.connect()
-    await asyncio.sleep(600)
+    await pass_time(600)
     world.wanted = {"other": {"late": THREE}}
     world.publisher.changed()
     world.service.resume()

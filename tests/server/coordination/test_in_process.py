@@ -16,7 +16,7 @@ from segstore.server.coordination import (
     SessionState,
 )
 from segstore.server.coordination.errors import SessionExpired, Unreachable
-from tests.server.coordination.virtual_time import played_in
+from tests.server.coordination.virtual_time import pass_time, played_in
 
 
 @asynccontextmanager
@@ -86,7 +86,7 @@ async def test_a_disconnected_session_is_suspended_and_lost_only_when_the_servic
     service.cut(session.session_id)
     with pytest.raises(Disconnected):
         await session.get("/n")
-    await asyncio.sleep(10)
+    await pass_time(10)
     assert session.session_id not in service.sessions
     assert heard == [(1.0, SessionState.SUSPENDED)]
     service.heal(session)
@@ -102,9 +102,9 @@ async def test_a_session_reconnected_in_time_continues(service: InProcessCoordin
     heard: list[SessionState] = []
     session.on_change(heard.append)
     service.cut(session.session_id)
-    await asyncio.sleep(2)
+    await pass_time(2)
     service.heal(session)
-    await asyncio.sleep(10)
+    await pass_time(10)
     assert heard == [SessionState.SUSPENDED, SessionState.CONNECTED]
     assert session.session_id in service.sessions
 
@@ -118,7 +118,7 @@ async def test_closed_is_final(service: InProcessCoordinator) -> None:
     await session.aclose()
     await session.aclose()
     service.heal(session)
-    await asyncio.sleep(10)
+    await pass_time(10)
     assert heard == [SessionState.CLOSED]
     assert service.sessions == {}
 
@@ -130,12 +130,12 @@ async def test_no_session_expires_while_the_service_is_paused(service: InProcess
     service.pause()
     with pytest.raises(Unreachable):
         await service.connect()
-    await asyncio.sleep(60)
+    await pass_time(60)
     assert session.state is SessionState.SUSPENDED
     service.resume()
     assert session.state is SessionState.CONNECTED
     assert cut.session_id in service.sessions
-    await asyncio.sleep(3)
+    await pass_time(3)
     assert cut.session_id not in service.sessions
     assert session.session_id in service.sessions
 
@@ -149,7 +149,7 @@ async def test_a_watch_that_fires_while_disconnected_is_delivered_after_the_reco
     await session.get("/n", lambda: heard.append(now()))
     service.cut(session.session_id)
     await other.create("/n", b"")
-    await asyncio.sleep(2)
+    await pass_time(2)
     assert heard == []
     service.heal(session)
     assert heard == [2.0]

@@ -16,6 +16,7 @@ from segstore.server.store import Container
 from tests.looped import looped
 from tests.server.coordination.clusters import CONTAINERS, TIMEOUT_S, Cluster, opened_by_another, played, recorded
 from tests.server.coordination.stores import Store
+from tests.server.coordination.virtual_time import pass_time
 
 
 @pytest.mark.seed("57.1")
@@ -60,7 +61,7 @@ async def test_a_store_that_gets_no_new_session_shuts_down(cluster: Cluster) -> 
 async def test_a_suspended_store_serves_until_it_is_fenced_or_learns_of_its_expiry(cluster: Cluster) -> None:
     session = cluster.session_of(cluster.first)
     cluster.service.cut(session.session_id)
-    await asyncio.sleep(TIMEOUT_S * 0.9)
+    await pass_time(TIMEOUT_S * 0.9)
     assert session.state is SessionState.SUSPENDED
     assert cluster.first.serves == {0, 2}
     await cluster.until(lambda: cluster.second.serves == {0, 1, 2, 3})
@@ -93,7 +94,7 @@ async def test_a_container_that_another_opened_in_between_is_opened_on_its_first
     cluster.storage.opened.clear()
     await opened_by_another(cluster)
     await cluster.until(lambda: 0 in cluster.first.first_uses)
-    await asyncio.sleep(5)
+    await pass_time(5)
     assert cluster.first.serves == {2}
     assert cluster.storage.opened == []
     cluster.first.first_uses[0]()
@@ -114,7 +115,7 @@ def test_a_node_of_an_older_session_of_ours_is_waited_for_or_replaced(stale_node
         cluster.expire(cluster.first)
         await older.create(path, b"first", ephemeral=True)
         await cluster.until(lambda: cluster.first.serves >= {1, 2, 3})
-        await asyncio.sleep(5)
+        await pass_time(5)
         if stale_node == "wait":
             assert 0 not in cluster.first.serves
             service.expire(older.session_id)
@@ -167,7 +168,7 @@ async def test_a_container_that_cannot_be_opened_has_no_owner_and_ends_no_store(
     cluster.storage.damaged[0] = "it is damaged"
     await opened_by_another(cluster)
     await cluster.until(lambda: all(0 in store.ownership.refused for store in stores))
-    await asyncio.sleep(100)
+    await pass_time(100)
     assert cluster.first.ownership.refused == {0: "container 0 cannot be opened: it is damaged"}
     assert cluster.first.reasons == cluster.second.reasons == []
     assert cluster.first.serves | cluster.second.serves == {1, 2, 3}
@@ -175,7 +176,7 @@ async def test_a_container_that_cannot_be_opened_has_no_owner_and_ends_no_store(
     assert cluster.storage.opened.count(0) <= 3  # what nobody has mended is not tried again
     cluster.storage.damaged.clear()
     await cluster.until(lambda: cluster.first.serves | cluster.second.serves == {0, 1, 2, 3})
-    await asyncio.sleep(10)
+    await pass_time(10)
     assert cluster.first.ownership.refused == cluster.second.ownership.refused == {}, "also where it is not served"
 
 
@@ -245,7 +246,7 @@ async def test_a_load_report_that_is_none_is_named_once_and_passed_over(cluster:
         await foreign(store_path("somebody"), b"\xff not a report")(cluster)
         await cluster.first.ownership.stop()
         await cluster.until(lambda: cluster.second.serves == {0, 1, 2, 3})
-        await asyncio.sleep(5)
+        await pass_time(5)
     named = [line for line in said if "/segstore/stores/somebody" in line]
     assert len(named) == 1
     assert r"b'\xff not a report'" in named[0]
@@ -259,7 +260,7 @@ async def test_a_containers_node_that_no_session_holds_is_named_and_left_alone(c
         cluster.service.expire(cluster.session_of(cluster.first).session_id)
         stranger = await foreign(container_path(0), b"a stranger's")(cluster)
         await cluster.until(lambda: cluster.first.serves == {2})
-        await asyncio.sleep(5)
+        await pass_time(5)
         (line,) = [line for line in said if "first" in line and "container 0" in line]
     assert "node /segstore/containers/0 belongs to no session" in line
     await stranger.delete(container_path(0))
@@ -276,7 +277,7 @@ def test_of_two_stores_of_one_name_one_shuts_down_with_the_reason(stale_node: st
         (reason,) = twin.reasons or cluster.first.reasons
         assert "another store is called 'first' too" in reason
         left = cluster.first if twin.reasons else twin
-        await asyncio.sleep(60)
+        await pass_time(60)
         assert left.reasons == []
         await cluster.until(lambda: len(left.serves | cluster.second.serves) == CONTAINERS)
         await twin.ownership.stop()

@@ -12,7 +12,7 @@ from segstore.server.store import Container
 from tests.looped import looped
 from tests.server.coordination.clusters import CONTAINERS, Cluster, opened_by_another, played, recorded
 from tests.server.coordination.stores import Store
-from tests.server.coordination.virtual_time import in_virtual_time
+from tests.server.coordination.virtual_time import in_virtual_time, pass_time
 
 
 @played(session_expired_policy="reconnect")
@@ -69,7 +69,7 @@ async def test_a_refused_container_is_taken_in_turn_once_it_is_repaired(cluster:
     ownership.prefer(3)
     cluster.storage.fence[0]()
     await cluster.until(lambda: 0 in ownership.refused)
-    await asyncio.sleep(10)
+    await pass_time(10)
     refused = cluster.storage.refused
 
     async def damage_of(container_id: int) -> str:
@@ -83,7 +83,7 @@ async def test_a_refused_container_is_taken_in_turn_once_it_is_repaired(cluster:
     await cluster.until(lambda: 0 in cluster.first.serves)
     assert loop.time() - mended_s[0] >= 0.5, "others come first"
     cluster.service.delete(container_path(3), -1)
-    await asyncio.sleep(0.1)
+    await pass_time(0.1)
     assert 3 in cluster.first.serves, "this one it still prefers"
 
 
@@ -102,7 +102,7 @@ async def test_a_container_whose_node_was_deleted_is_served_no_more_and_taken_in
     serves_when_released: list[set[int]] = []
     cluster.first.ownership._released = lambda: serves_when_released.append(cluster.first.serves)
     cluster.service.delete(container_path(0), -1)
-    await asyncio.sleep(0.1)
+    await pass_time(0.1)
     assert cluster.first.serves == {1, 2, 3}
     assert serves_when_released == [{1, 2, 3}]
     assert 0.4 <= await taken_after_s(cluster, 0) < 1
@@ -112,7 +112,7 @@ async def test_a_container_whose_node_was_deleted_is_served_no_more_and_taken_in
 async def test_a_container_to_give_up_is_kept_if_the_session_ends_before(cluster: Cluster) -> None:
     cluster.first.ownership.give_up(2)
     cluster.expire(cluster.first)
-    await asyncio.sleep(60)
+    await pass_time(60)
     assert 2 in cluster.first.serves
 
 
@@ -124,7 +124,7 @@ async def test_what_another_store_had_meanwhile_is_taken_in_turn(cluster: Cluste
     cluster.expire(cluster.first)
     await other.create(container_path(0), b"other", ephemeral=True)
     await cluster.until(lambda: cluster.first.serves == {1, 2, 3})
-    await asyncio.sleep(1)
+    await pass_time(1)
     cluster.service.expire(other.session_id)
     assert 0.5 <= await taken_after_s(cluster, 0) < 1.1
 
@@ -177,7 +177,7 @@ async def test_a_store_gives_up_the_containers_with_the_highest_numbers_above_it
     third = Store("third", cluster.service, cluster.storage, CONTAINERS, seed=3)
     await third.ownership.start()
     await cluster.until(lambda: third.serves == {2, 3} and cluster.second.serves == {0, 1})
-    await asyncio.sleep(60)
+    await pass_time(60)
     assert (third.serves, cluster.second.serves) == ({2, 3}, {0, 1})
     await third.ownership.stop()
 
@@ -226,7 +226,7 @@ def test_what_is_opened_as_the_session_ends_is_not_served_in_it(at: str, changed
         session = cluster.session_of(store)
         may.set()
         cluster.expire(store)
-        await asyncio.sleep(10)
+        await pass_time(10)
         assert session not in served_in
         assert bool(served_in) == (at == "epoch"), "the next session may have it"
 
@@ -243,7 +243,7 @@ async def test_a_container_refused_on_its_first_use_is_not_owned(cluster: Cluste
         await cluster.until(lambda: 0 in cluster.first.ownership.refused)
         assert not cluster.first.ownership.owns(0)
         assert cluster.first.first_uses == {}
-        await asyncio.sleep(60)
+        await pass_time(60)
     (line,) = [line for line in said if line.startswith("store first: container 0")]
     assert "cannot be opened: it is damaged" in line
 
@@ -264,7 +264,7 @@ async def test_a_container_lost_while_it_is_opened_and_then_refused_ends_no_stor
     cluster.storage.fence[0]()
     may.set()
     await cluster.until(lambda: 0 in cluster.first.ownership.refused)
-    await asyncio.sleep(1)
+    await pass_time(1)
     assert cluster.first.reasons == []
     assert cluster.first.serves == {2}
 
@@ -287,12 +287,12 @@ async def test_an_owner_that_cannot_ask_for_the_first_time_asks_again_after_the_
 
     session.get = counted  # type: ignore[method-assign]
     cluster.service.cut(session.session_id)
-    await asyncio.sleep(0.5)
+    await pass_time(0.5)
     assert asked == [0.0, 0.1, 0.3]
-    await asyncio.sleep(25)  # suspended by now, with a long back-off
+    await pass_time(25)  # suspended by now, with a long back-off
     tried = len(asked)
     cluster.service.heal(session)
-    await asyncio.sleep(0.01)
+    await pass_time(0.01)
     assert len(asked) > tried, "a connection ends the back-off"
     await cluster.until(lambda: len(cluster.first.serves) == CONTAINERS)
     await cluster.first.ownership.stop()
@@ -312,7 +312,7 @@ async def test_a_late_node_of_an_older_session_is_not_taken_for_another_stores(c
         cluster.first.ownership.give_up(0)
     await cluster.until(lambda: cluster.service.get(container_path(0)) is None)
     await older.create(container_path(0), b"first", ephemeral=True)
-    await asyncio.sleep(60)
+    await pass_time(60)
     assert cluster.first.reasons == []
     cluster.storage.damaged.clear()
     cluster.service.expire(older.session_id)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Concatenate, TypeVar
 
-__all__ = ["Play", "in_virtual_time", "played_in", "run", "until"]
+__all__ = ["Play", "in_virtual_time", "pass_time", "played_in", "run", "until"]
 
 T = TypeVar("T")
 Play = Callable[Concatenate[T, ...], Coroutine[Any, Any, None]]
@@ -39,6 +39,11 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Runs `main` to its end in virtual time, which begins at 0. Raises RuntimeError for a deadlock."""
     with asyncio.Runner(loop_factory=_Loop) as runner:
         return runner.run(main)
+
+
+async def pass_time(seconds: float) -> None:
+    """Lets virtual time pass, in no real time."""
+    await asyncio.sleep(seconds)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -282,9 +282,11 @@ class SegmentFold:
             if 0 <= segment.final < end:
                 broken.append(self._beyond_seal(segment, f"is read up to {end}", end, place))
             number = self._places.add(place)
+            differing = None
             if segment.is_raw:
                 segment.raw_reads.read(read.offset, read.data, number)
-            differing = None if segment.is_raw else segment.contents.read(read.offset, read.data, number)
+            else:
+                differing = segment.contents.read(read.offset, read.data, number)
             if differing is not None:
                 offset, earlier = differing
                 text = f"the event at offset {offset} of {segment.name} was another in an earlier read"

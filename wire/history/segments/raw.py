@@ -1,4 +1,4 @@
-"""Compares bytes without event headers, such as those of byte streams: whether reads return what was appended.
+"""Compares bytes without event headers, such as the contents of byte streams: whether reads return the appended bytes.
 
 Reads and appends have common ends only by chance, and payloads are not held. Digests can be joined and subtracted, so
 the bytes between any two common ends are compared.
@@ -79,7 +79,7 @@ def judge_raw(
         compared = 0
         for (appended, first, begin), (other, last, end) in pairwise(common):
             if appended is not other:
-                continue  # between them is a hole
+                continue  # a hole lies between the two ends
             low, high = run.ends[begin], run.ends[end]
             compared += high - low
             if appended.between(first, last) != run.between(begin, end):

@@ -32,7 +32,7 @@ class SegmentState:
     Attributes:
         length: the highest length that a store has named, or up to which was read; its place, and the store.
         is_raw: whether bytes were sent that are not whole events; of a transient segment this is no matter.
-        raw_reads: what was read after that.
+        raw_reads: the reads after the first such append.
         sealed: the place where the seal was known. final: the length of the sealed segment, -1 if unknown.
         truncations: confirmed offsets and their places. truncated_to: the highest offset that was requested.
         start: the highest start that was described.

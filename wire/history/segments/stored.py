@@ -75,7 +75,7 @@ def _contents(key: Key, places: PlaceList, segment: SegmentState, parts: Sequenc
             yield Open("lost-write", key, UNREAD, acknowledged)
         return
     if segment.is_raw:
-        if contents.spans or contents.foreign or not segment.raw_reads.runs:  # they were read before the appends
+        if contents.spans or contents.foreign or not segment.raw_reads.runs:  # reads before the first raw append
             yield Open("garbage-read", key, NOT_COMPARED)
         yield from judge_raw(key, places, segment.name, tuple(writers), segment.raw_reads)
         return

@@ -63,7 +63,7 @@ class Written:
         self.raw_from = -1
         self.removed, self.removed_low = NONE, -1
         self.newest_link: Link | None = None
-        """The link of the latest set-up, which shows what was stored before; only of bytes without event headers."""
+        """The link of the latest set-up, whose answer names the last stored append; for bytes without event headers."""
 
     def add(self, last: int, count: int, hashes: list[int], size: int, low: int, place: int) -> None:
         """Adds an append, whose numbers are above all earlier numbers."""

@@ -94,13 +94,14 @@ async def test_commits_happen_in_the_order_in_which_they_were_asked_for(world: W
 async def test_many_commits_at_once_are_merged_in_batches(world: World) -> None:
     world.make(commit_delay_ms=500)
     committing = await open_in_new_stream(world, 250)
-    for each in committing:
-        await world.controller.transactions.commit("a", "s", each)
+    for transaction in committing:
+        await world.controller.transactions.commit("a", "s", transaction)
     world.store.calls.clear()
     await world.pass_time(500)
     merges = [call[2:] for call in world.store.calls if call[0] == "merge"]
     assert [len(merge) for merge in merges] == [100, 100, 50]
-    assert [name for each in merges for name in each] == [parts(each, "a/s/0.#epoch.0")[0] for each in committing]
+    merged = [name for merge in merges for name in merge]
+    assert merged == [parts(transaction, "a/s/0.#epoch.0")[0] for transaction in committing]
     assert len(world.controller.transactions.completed("a", "s")) == 250
 
 

@@ -22,8 +22,8 @@ def check_nothing_is_kept(use: Callable[[], Any], watched: Iterable[object]) -> 
     for _ in range(3):
         use()
     gc.collect()
-    watched = [each for each in watched if sys.getrefcount(each) < 500]  # else others use it too
-    before = [sys.getrefcount(each) for each in watched]
+    own = [value for value in watched if sys.getrefcount(value) < 500]  # other code uses the rest, too
+    before = [sys.getrefcount(value) for value in own]
     tracemalloc.start()
     try:
         use()
@@ -34,7 +34,7 @@ def check_nothing_is_kept(use: Callable[[], Any], watched: Iterable[object]) -> 
         assert tracemalloc.get_traced_memory()[0] - start < 20_000
     finally:
         tracemalloc.stop()
-    assert [sys.getrefcount(each) for each in watched] == before
+    assert [sys.getrefcount(value) for value in own] == before
 
 
 def without_one_allocation(call: Callable[[], Any], times: int) -> Iterator[Any]:
